@@ -1,0 +1,6 @@
+message(STATUS "Tally ${PROJECT_VERSION}")
+message(STATUS "  build type     ${CMAKE_BUILD_TYPE}  sanitizers: ${TALLY_SANITIZE}")
+message(STATUS "  transports     inproc tcp zmq (ZeroMQ ${ZMQ_VERSION})")
+message(STATUS "  tests          ${TALLY_BUILD_TESTS}")
+message(STATUS "  benchmarks     ${TALLY_BUILD_BENCHMARKS}")
+message(STATUS "  warnings fail  ${TALLY_WARNINGS_AS_ERRORS}")

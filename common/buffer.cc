@@ -1,0 +1,178 @@
+#include "common/buffer.h"
+
+#include <array>
+#include <bit>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <vector>
+
+#include "common/check.h"
+
+namespace tally {
+
+// One record per block; a wrapper's record has no block of its own and is recycled through the pool as well.
+class Buffer {
+ public:
+  std::atomic<std::uint32_t> references{0};
+  std::byte* data = nullptr;
+  std::size_t size = 0;
+  unsigned size_class = 0;
+  bool wrapper = false;
+  std::shared_ptr<BufferPool::Core> home;
+  Release on_release;
+};
+
+namespace {
+
+constexpr std::size_t kAlignment = 64;
+constexpr unsigned kMinClass = 12;  // 4 KiB
+constexpr unsigned kClasses = 64;
+constexpr std::size_t kMaxIdleWrappers = 4096;
+
+}  // namespace
+
+struct BufferPool::Core {
+  std::mutex mutex;
+  std::array<std::vector<Buffer*>, kClasses> idle;
+  std::vector<Buffer*> idle_wrappers;
+  std::uint64_t keep_bytes = 0;
+  bool closed = false;
+  Stats stats;
+
+  void Destroy(Buffer* buffer) {
+    std::free(buffer->data);
+    delete buffer;
+  }
+
+  void GiveWrapper(Buffer* buffer) {
+    const Release release = std::exchange(buffer->on_release, {});
+    buffer->data = nullptr;
+    {
+      std::lock_guard lock(mutex);
+      if (!closed && idle_wrappers.size() < kMaxIdleWrappers) {
+        idle_wrappers.push_back(buffer);
+        buffer = nullptr;
+      }
+    }
+    delete buffer;
+    release();
+  }
+
+  // Takes back a block whose last reference went. The caller's shared_ptr keeps this alive.
+  void Give(Buffer* buffer) {
+    const std::uint64_t bytes = std::uint64_t{1} << buffer->size_class;
+    std::unique_lock lock(mutex);
+    stats.in_use_bytes -= bytes;
+    if (closed || stats.idle_bytes + bytes > keep_bytes) {
+      lock.unlock();
+      Destroy(buffer);
+      return;
+    }
+    stats.idle_bytes += bytes;
+    idle[buffer->size_class].push_back(buffer);
+  }
+};
+
+BufferPool::BufferPool(std::uint64_t keep_bytes) : core_(std::make_shared<Core>()) { core_->keep_bytes = keep_bytes; }
+
+BufferPool::~BufferPool() {
+  std::array<std::vector<Buffer*>, kClasses> idle;
+  std::vector<Buffer*> idle_wrappers;
+  {
+    std::lock_guard lock(core_->mutex);
+    core_->closed = true;
+    idle.swap(core_->idle);
+    idle_wrappers.swap(core_->idle_wrappers);
+    core_->stats.idle_bytes = 0;
+  }
+  for (auto& list : idle) {
+    for (Buffer* buffer : list) core_->Destroy(buffer);
+  }
+  for (Buffer* buffer : idle_wrappers) delete buffer;
+}
+
+BufferRef BufferPool::Get(std::size_t bytes) {
+  const unsigned size_class =
+      std::max(kMinClass, static_cast<unsigned>(std::bit_width(bytes == 0 ? 0 : bytes - 1)));
+  TALLY_CHECK(size_class < kClasses - 1, "a buffer of this size cannot exist");
+  const std::uint64_t block = std::uint64_t{1} << size_class;
+  Buffer* buffer = nullptr;
+  {
+    std::lock_guard lock(core_->mutex);
+    auto& list = core_->idle[size_class];
+    if (!list.empty()) {
+      buffer = list.back();
+      list.pop_back();
+      core_->stats.idle_bytes -= block;
+    } else {
+      ++core_->stats.allocations;
+    }
+    core_->stats.in_use_bytes += block;
+  }
+  if (buffer == nullptr) {
+    buffer = new Buffer;
+    buffer->data = static_cast<std::byte*>(std::aligned_alloc(kAlignment, block));
+    if (buffer->data == nullptr) throw std::bad_alloc();
+    buffer->size_class = size_class;
+  }
+  buffer->home = core_;
+  buffer->size = bytes;
+  buffer->references.store(1, std::memory_order_relaxed);
+  return BufferRef(buffer);
+}
+
+BufferPool::Stats BufferPool::stats() const {
+  std::lock_guard lock(core_->mutex);
+  return core_->stats;
+}
+
+BufferRef::BufferRef(const BufferRef& other) : buffer_(other.buffer_) {
+  if (buffer_ != nullptr) buffer_->references.fetch_add(1, std::memory_order_relaxed);
+}
+
+BufferRef BufferPool::Wrap(std::span<std::byte> bytes, Release on_release) {
+  Buffer* buffer = nullptr;
+  {
+    std::lock_guard lock(core_->mutex);
+    if (!core_->idle_wrappers.empty()) {
+      buffer = core_->idle_wrappers.back();
+      core_->idle_wrappers.pop_back();
+    } else {
+      ++core_->stats.allocations;
+    }
+  }
+  if (buffer == nullptr) buffer = new Buffer;
+  buffer->wrapper = true;
+  buffer->home = core_;
+  buffer->data = bytes.data();
+  buffer->size = bytes.size();
+  buffer->on_release = on_release;
+  buffer->references.store(1, std::memory_order_relaxed);
+  return BufferRef(buffer);
+}
+
+void BufferRef::Reset() {
+  Buffer* buffer = std::exchange(buffer_, nullptr);
+  if (buffer == nullptr || buffer->references.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  const std::shared_ptr<BufferPool::Core> home = std::move(buffer->home);
+  if (buffer->wrapper) {
+    home->GiveWrapper(buffer);
+  } else {
+    home->Give(buffer);
+  }
+}
+
+std::byte* BufferRef::data() const { return buffer_ == nullptr ? nullptr : buffer_->data; }
+std::size_t BufferRef::size() const { return buffer_ == nullptr ? 0 : buffer_->size; }
+bool BufferRef::unique() const {
+  return buffer_ != nullptr && buffer_->references.load(std::memory_order_acquire) == 1;
+}
+
+Release BufferRef::IntoRelease() && {
+  Buffer* buffer = std::exchange(buffer_, nullptr);
+  if (buffer == nullptr) return {};
+  return {[](void* context, std::uint64_t) { BufferRef(static_cast<Buffer*>(context)); }, buffer, 0};
+}
+
+}  // namespace tally

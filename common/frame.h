@@ -1,0 +1,86 @@
+// FrameHeader: the header of a data frame as plain C++, and its bytes (preamble + Cap'n Proto, schemas/frame.capnp).
+// Decoding takes hostile bytes: everything is bounded and checked before it is used.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/status.h"
+#include "common/units.h"
+
+namespace tally {
+
+inline constexpr std::uint64_t kMaxPayloadBytes = std::uint64_t{4} << 20;  // DESIGN: a frame is at most 4 MiB
+inline constexpr std::size_t kMaxHeaderBytes = std::size_t{1} << 20;
+inline constexpr std::size_t kMaxFrameSlabs = 65536;
+inline constexpr std::size_t kPreambleBytes = 16;
+inline constexpr std::uint32_t kPreambleMagic = 0x594C4C54;  // "TLLY" little-endian
+inline constexpr std::uint16_t kProtocolVersion = 1;
+
+enum class Role : std::uint8_t { kWorker = 0, kServer = 1 };
+
+enum class FrameKind : std::uint8_t { kHello, kWelcome, kPush, kReply, kPartial, kTotal, kControl, kCredit };
+
+enum FrameFlags : std::uint16_t {
+  kFlagNonFinite = 1,          // the slab (alone in its frame, empty payload; in a schedule: in the data) is void
+  kFlagPreviousCommitted = 2,  // verdict of step-1, for owners that have not heard it
+  kFlagPreviousSkipped = 4,
+  kFlagKeep = 8,
+};
+
+enum class ReduceOp : std::uint8_t { kSum = 0, kMean = 1 };
+
+struct CollectiveShape {
+  std::uint64_t elements = 0;
+  DType dtype = DType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  bool operator==(const CollectiveShape&) const = default;
+};
+
+struct FrameHeader {
+  std::uint64_t job_hash = 0;
+  EpochId epoch;
+  std::uint64_t incarnation = 0;
+  GroupId group;
+  StepId step;
+  BucketId bucket;
+  std::uint32_t position = 0;  // sender: a worker's position or a server's index, by `role`
+  Role role = Role::kWorker;
+  FrameKind kind = FrameKind::kPush;
+  std::uint8_t codec = 0;
+  std::uint8_t codec_version = 0;
+  std::uint16_t flags = 0;
+  double weight = 1;
+  std::vector<std::uint32_t> slabs;
+  std::vector<std::uint32_t> contributors;
+  CollectiveShape collective;
+  // Filled by the transport on Send; checked by it on receipt.
+  std::uint64_t payload_bytes = 0;
+  std::uint32_t payload_crc = 0;
+  bool has_crc = false;
+};
+
+struct Preamble {
+  std::uint32_t header_bytes = 0;
+  std::uint32_t payload_bytes = 0;
+};
+
+// Writes the header's Cap'n Proto bytes into `out` (cleared first; its capacity is reused). Length is a multiple of 8.
+void EncodeHeader(const FrameHeader& header, std::vector<std::byte>* out);
+
+// Reads them back. `bytes` need not be aligned. Errors: kCorrupt (with the field), kMismatch (version).
+Status DecodeHeader(std::span<const std::byte> bytes, FrameHeader* header);
+
+// The 16-byte preamble of a TCP stream: magic u32, version u16, reserved u16=0 … header length, payload length, and a
+// CRC32C over preamble and header, all little-endian (layout in frame.cc, pinned by golden tests).
+void EncodePreamble(const Preamble& preamble, std::span<const std::byte> header, std::span<std::byte, kPreambleBytes> out);
+// Checks magic, version and bounds; the CRC can only be checked once the header has arrived: CheckHeaderCrc.
+Result<Preamble> DecodePreamble(std::span<const std::byte, kPreambleBytes> bytes, std::uint64_t max_payload_bytes);
+Status CheckHeaderCrc(std::span<const std::byte, kPreambleBytes> preamble, std::span<const std::byte> header);
+
+// CRC32C (Castagnoli), hardware-accelerated where the CPU has it. `seed` = the CRC of the bytes before.
+std::uint32_t Crc32c(std::span<const std::byte> bytes, std::uint32_t seed = 0);
+
+}  // namespace tally

@@ -1,0 +1,60 @@
+// Schedule: a peer-to-peer algorithm as data. For one slab's owner and one position a pure generator yields the steps
+// that this position performs on that slab; every slab follows its own program, so a schedule is a reduction tree into
+// the owner followed by a broadcast tree out of it. Programs of different slabs are independent of each other.
+// Where to add one: a file here and one line in schedules.inc; the verifier's tests run over the table.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/status.h"
+#include "common/units.h"
+
+namespace tally {
+
+enum class StepOp : std::uint8_t {
+  kSendPartial,   // send the running sum (before any ReceiveAdd: the own contribution) to `peer`
+  kReceiveAdd,    // receive a running sum from `peer`; running sum := received + running sum
+  kFinish,        // owner only, exactly once, after its last ReceiveAdd: the running sum is the result
+  kSendTotal,     // send the result to `peer`
+  kReceiveTotal,  // receive the result from `peer`
+};
+
+struct ScheduleStep {
+  StepOp op = StepOp::kFinish;
+  Position peer;  // unused by kFinish
+  bool operator==(const ScheduleStep&) const = default;
+};
+
+// A generator: appends nothing to state, reads no clock; the same arguments give the same steps.
+// owner < positions, self < positions, positions >= 1. `out` is cleared first.
+using ScheduleGenerator = void (*)(Position owner, Position self, std::uint32_t positions,
+                                   std::vector<ScheduleStep>* out);
+
+struct ScheduleEntry {
+  std::uint8_t id = 0;
+  std::string_view name;
+  ScheduleGenerator generate = nullptr;
+  // Bytes that the busiest directed link carries for one stripe of N slabs of one byte each (the formula that the
+  // verifier checks): ring 2(N-1).
+  std::uint64_t (*busiest_link_slabs)(std::uint32_t positions) = nullptr;
+};
+
+std::span<const ScheduleEntry> Schedules();
+// Errors: kInvalidArgument with the list of names.
+Result<const ScheduleEntry*> FindSchedule(std::string_view name);
+
+// Proves a schedule for N positions: for every owner each position ends with the sum of every contribution exactly
+// once, in the order u+1, …, u where `ring_order` asks for it; sends and receives pair up; nothing deadlocks when each
+// directed link buffers a single frame; link loads equal the formula.
+struct VerifyReport {
+  std::uint64_t messages = 0;
+  std::uint64_t busiest_link_slabs = 0;
+  std::vector<std::vector<std::uint32_t>> order;  // per owner: positions in the order of addition
+};
+Result<VerifyReport> VerifySchedule(const ScheduleEntry& schedule, std::uint32_t positions);
+
+}  // namespace tally

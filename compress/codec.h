@@ -1,0 +1,81 @@
+// Codec: turns the fp32 numbers of one slab into bytes and back (definitions: CODECS.md of the design; laws in
+// tests/conformance). Stateless: residuals belong to the caller (ErrorFeedback). Any thread, concurrently.
+// Where to add one: a file here and one line in codecs.inc; the conformance tests run over the table.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "common/config/config.h"
+#include "common/status.h"
+
+namespace tally {
+
+// How a slab's mean comes about (DESIGN §5): by the owner before encoding the reply, or by each receiver after decoding.
+enum class DividedBy : std::uint8_t { kOwner, kReceiver };
+
+struct CodecTraits {
+  bool lossy = false;
+  bool linear = false;           // encodings may be summed anywhere; schedules carry its fp32 vectors
+  bool feedback_forced = false;  // refuses to run without error feedback unless the user insists (warning)
+  bool exact_residual = false;   // p - decode is exact in fp32, so p = decode + e' bit by bit
+  DividedBy divided_by = DividedBy::kOwner;
+};
+
+// What stochastic rounding is keyed by: (seed, tensor) and (step, position, offset/4). Replies use position 2^32-1.
+struct EncodeKey {
+  std::uint64_t seed = 0;
+  std::uint32_t tensor = 0;
+  std::uint64_t step = 0;
+  std::uint32_t position = 0;
+  std::uint64_t offset = 0;  // of the slab's first element within its tensor
+  bool stochastic = false;   // else nearest even; codecs without rounding ignore it
+};
+
+class Codec {
+ public:
+  virtual ~Codec() = default;
+  virtual std::uint8_t id() const = 0;
+  virtual std::string_view name() const = 0;
+  virtual CodecTraits traits() const = 0;
+
+  // Exact size of the encoding of n elements. Depends on nothing but n and the codec's options. 0 for n = 0.
+  virtual std::size_t EncodedBytes(std::size_t n) const = 0;
+
+  // Encodes p[0..n) into out[0..EncodedBytes(n)). If `decoded` is not null, also writes what receivers will decode.
+  // p is finite (the caller has checked). out and decoded do not overlap p.
+  virtual void Encode(const EncodeKey& key, const float* p, std::size_t n, std::byte* out, float* decoded) const = 0;
+
+  // Encodes p = fl(fl(w*g) + e) in one pass and writes e_out = p - decode (both null: no feedback, p = fl(w*g)).
+  // e and e_out may not overlap. Returns false, with `out` and `e_out` undefined, if any input, product or p is not
+  // finite. The default does it in slab-sized steps over Encode; fast codecs override it.
+  virtual bool EncodeWithFeedback(const EncodeKey& key, const float* g, float w, const float* e, float* e_out,
+                                  std::size_t n, std::byte* out) const;
+
+  // Hostile bytes: length and every field. Decode and DecodeAdd require a payload that passed. Errors: kCorrupt with
+  // the field, expected and got.
+  virtual Status Validate(std::span<const std::byte> payload, std::size_t n) const = 0;
+  virtual void Decode(std::span<const std::byte> payload, std::size_t n, float* out) const = 0;
+  // acc[i] = acc[i] + decoded[i], same bits as Decode followed by AddInto.
+  virtual void DecodeAdd(std::span<const std::byte> payload, std::size_t n, float* acc) const = 0;
+};
+
+struct CodecEntry {
+  std::uint8_t id = 0;
+  std::string_view name;
+  std::unique_ptr<Codec> (*make)(const Config::Compression& options) = nullptr;
+};
+
+std::span<const CodecEntry> Codecs();
+// Errors: kInvalidArgument with the list of names (unknown), or naming the option that is out of range.
+Result<std::unique_ptr<Codec>> MakeCodec(std::string_view name, const Config::Compression& options);
+Result<std::unique_ptr<Codec>> MakeCodec(std::uint8_t id, const Config::Compression& options);
+
+// The codec a tensor of `elements` fp32 numbers travels with: `none` below min_compress_bytes or when excluded, else
+// the configured one.
+std::uint8_t CodecForTensor(std::string_view tensor_name, std::uint64_t elements, const Config::Compression& options);
+
+}  // namespace tally

@@ -1,0 +1,74 @@
+// Coordinator: membership authority of one job: join, epochs, layouts with ownership, verdicts, liveness, loss.
+// Pure: messages and times in, messages out; no I/O, no clock. Lives in the first tally-server or in rank 0.
+// A connection id names one control connection; the shell makes them up and never reuses one.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/config/config.h"
+#include "common/control.h"
+#include "common/status.h"
+
+namespace tally {
+
+using ConnectionId = std::uint64_t;
+
+struct CoordinatorOutput {
+  ConnectionId to = 0;
+  ControlMessage message;
+  bool close_after = false;  // close the connection once the message is written
+};
+
+struct CoordinatorOptions {
+  std::string listening_on;      // for "waiting for …; listening on …"
+  std::string version;
+  std::uint64_t incarnation = 1; // seeds the job hash, with the job's name
+  Nanos speak_up = std::chrono::seconds(5);
+};
+
+class Coordinator {
+ public:
+  explicit Coordinator(const CoordinatorOptions& options);
+  ~Coordinator();
+
+  // Refuses (kRefused with close_after) at once: another protocol version (both named), another job name than the one
+  // that is running, a rank or server index out of range, a rank already taken by a living member (names it), a world
+  // size or a job key that differs from the first joiner's (DiffJobConfig lines). When all workers and all servers of
+  // the job are there, every member gets kEpoch. Servers may join before any worker: they then wait without a job.
+  void OnMessage(ConnectionId from, const ControlMessage& message, TimePoint now);
+  // The control connection ended without a Leave. A member of a running job: the job fails (kPeerLost, naming it);
+  // before the world was complete: its place is free again.
+  void OnDisconnect(ConnectionId from, const Status& why, TimePoint now);
+  // Call at least four times per heartbeat interval. Heartbeats to all, members silent for `membership.dead` are lost,
+  // waiters hear what they wait for after `speak_up` and then every 5 s.
+  void OnTick(TimePoint now);
+
+  // What to send, in order. Call after each of the above.
+  std::vector<CoordinatorOutput> Take();
+
+  enum class Phase : std::uint8_t { kIdle, kGathering, kRunning, kFailed };
+  Phase phase() const;
+  std::string job() const;
+  // All workers have left (or the job failed and the last is gone): the coordinator is idle again; counts jobs so far.
+  std::uint64_t jobs_ended() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// What `mode` expands to for a group (DESIGN §2): exchange, schedule or owner set.
+struct ModeExpansion {
+  ExchangeKind exchange = ExchangeKind::kOwners;
+  std::string schedule;  // exchange kSchedule
+  bool server_shares = false, worker_shares = false;
+};
+// Errors: kInvalidArgument with the reason and what is valid (ps without servers; a codec that the mode refuses; modes
+// of later versions are kUnsupported).
+Result<ModeExpansion> ExpandMode(const Config& config);
+
+}  // namespace tally

@@ -1,0 +1,82 @@
+// Owner: sums the slabs of one group that one member owns, wherever that member lives (tally-server or a worker).
+// Pure: frames in, reply frames out; no I/O, no clock. Thread: one at a time.
+// Invariants: each (step, slab, position) counts once; only the current and the next step are accepted; in deterministic
+// mode slab u is added in position order u+1, …, u (mod N), early arrivals are held (bounded by the senders' credit).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/buffer.h"
+#include "common/frame.h"
+#include "common/schedule/layout.h"
+#include "common/status.h"
+#include "common/transport/link.h"
+#include "compress/codec.h"
+
+namespace tally {
+
+struct OwnerOptions {
+  std::uint64_t job_hash = 0;
+  EpochId epoch;
+  GroupId group;
+  Role role = Role::kServer;   // of this owner; goes into reply headers with `index`
+  std::uint32_t index = 0;
+  std::uint32_t workers = 1;   // N
+  bool deterministic = true;
+  bool error_feedback = true;  // residual of lossy replies
+  std::uint64_t seed = 1;
+  bool stochastic = false;     // of the replies' rounding
+  std::uint64_t held_bytes_cap = 0;  // early arrivals held at most; 0 = no cap. Beyond: kCorrupt (credit was ignored)
+};
+
+// What an owner answers. Goes to every worker unless `only` is set (resent to one that asked again).
+struct ReplyFrame {
+  FrameHeader header;  // kind kReply
+  std::span<const std::byte> payload;
+  BufferRef hold;      // keeps payload alive
+  bool only_one = false;
+  Position only;
+};
+
+class Owner {
+ public:
+  // `slabs`: the numbers owned here, rising. `tensor_codec[t]`: codec of tensor t, all non-null. Everything referenced
+  // must outlive the owner.
+  Owner(const OwnerOptions& options, const Layout& layout, std::span<const std::uint32_t> slabs,
+        std::span<const Codec* const> tensor_codec, BufferPool* pool);
+  ~Owner();
+
+  // Takes a push (may move from `frame`, may keep frame.hold). Slabs completed by it are appended to `replies`, one
+  // frame per push that completes something (flagged slabs alone, with empty payload). A duplicate of a finished slab
+  // appends its reply again, for that sender only.
+  // Errors, with nothing changed: kCorrupt (a field, a length, a slab not owned, values that do not validate) means the
+  // sender broke the protocol; kMismatch (epoch); kInvalidArgument (step outside the window: a stale frame to drop).
+  Status OnPush(Frame& frame, std::vector<ReplyFrame>* replies);
+
+  // The step's verdict: commit swaps the residuals of lossy replies, skip drops them; results of the step are freed.
+  // Also understood from the flags of the first frame of step + 1. Repeats are harmless.
+  void OnVerdict(StepId step, bool commit);
+
+  // What unfinished slabs of the current step wait for: "slab 17 (fc1.weight) misses positions 2, 3"; empty if nothing.
+  std::string Missing(std::size_t max_items) const;
+
+  struct Stats {
+    std::uint64_t pushes = 0, duplicates = 0, stale = 0, slabs_done = 0, non_finite_slabs = 0;
+    std::uint64_t held_bytes = 0, held_bytes_max = 0, accumulator_bytes = 0;
+  };
+  const Stats& stats() const;
+  // Sum over owned tensors' reply residual: L1 norm; and the committed residual of one slab (empty if none).
+  double ResidualL1() const;
+  std::span<const float> Residual(SlabId slab) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tally

@@ -1,0 +1,144 @@
+// Client: what a training process embeds. Join a job, declare named gradients, submit them bucket by bucket as backward
+// produces them, take the (weighted) mean over all workers, end the step.
+// Threads: one caller thread per Client for everything but Ticket::Wait; an engine thread inside does the rest.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/config/config.h"
+#include "common/control.h"
+#include "common/status.h"
+#include "common/units.h"
+
+namespace tally {
+
+class Engine;
+class Group;
+
+enum class Vote : std::uint8_t { kCommit, kSkip };
+enum class Outcome : std::uint8_t { kCommitted, kSkipped };
+
+struct StepResult {
+  StepId step;
+  Outcome outcome = Outcome::kCommitted;
+  std::string reason;  // of a skip: "rank 1: non-finite value in fc1.weight", "rank 2 voted skip"
+};
+
+// Counters since Join. Bytes are counted at the sockets, headers included; time is the engine thread's.
+struct ClientStats {
+  std::uint64_t bytes_sent = 0, bytes_received = 0;      // data links
+  std::uint64_t frames_sent = 0, frames_received = 0;
+  std::uint64_t steps_committed = 0, steps_skipped = 0;
+  std::uint64_t pool_allocations = 0;                    // blocks the engine took from the system
+  std::uint64_t copied_bytes = 0;                        // copies of payload beyond encode and decode
+  double encode_s = 0, reduce_s = 0, engine_cpu_s = 0;
+  double residual_l1 = 0;
+  std::uint64_t residual_bytes = 0;
+};
+
+// The completion of one bucket. Copies share it.
+class Ticket {
+ public:
+  // Waits until the bucket's results are in Group::Output, at most step.timeout. Results are tentative until EndStep.
+  // Errors: kPeerLost, kTimeout, kMismatch, … with job, epoch, step, bucket, rank, peer.
+  Status Wait();
+  bool done() const;
+
+ private:
+  friend class Engine;
+  friend class Group;
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+struct GroupOptions {
+  std::string name = "default";
+  // The caller's own buckets as tensor names, equal on all ranks; empty = by bucket.cap, reverse declaration order.
+  std::vector<std::vector<std::string>> buckets;
+};
+
+// A set of tensors that steps together. Lives as long as its Client.
+class Group {
+ public:
+  ~Group();
+  GroupId id() const;
+  std::size_t bucket_count() const;
+  // Tensor indices (into this rank's own declaration order) of a bucket, in the bucket's order.
+  std::span<const std::uint32_t> bucket(BucketId bucket) const;
+  BucketId bucket_of(std::uint32_t tensor) const;
+
+  // The engine's own memory for a tensor's gradient (`elements` floats, zero at first). Writing here and submitting
+  // costs no copy. Not to be written between Submit of its bucket and the end of EndStep.
+  std::span<float> Input(std::uint32_t tensor);
+  // Use the caller's memory instead, same rules, until changed. `memory.size()` must be the tensor's element count.
+  Status SetInput(std::uint32_t tensor, std::span<const float> memory);
+
+  // The weight of this rank's contribution in the step (default 1; for example its number of samples). Before the
+  // step's first Submit. Errors: kInvalidArgument if not finite, negative, or too late.
+  Status SetWeight(float weight);
+
+  // Hands a bucket over; never blocks. Any order; the engine keeps the published order. Errors: kInvalidArgument
+  // (number, or submitted twice in this step), or the job's failure.
+  tally::Result<Ticket> Submit(BucketId bucket);
+
+  // The mean over ranks, weighted. Valid after the bucket's Wait, until the next step's first Submit.
+  std::span<const float> Output(std::uint32_t tensor) const;
+
+  // Submits nothing more in this step (a bucket not submitted contributes zero and its residual), waits for every
+  // result and for the verdict. After it inputs may be written again. Errors as Ticket::Wait: the step did not end.
+  tally::Result<StepResult> EndStep(Vote vote = Vote::kCommit);
+
+  StepId step() const;  // the number of the step that is open
+  // This rank's committed residual of a tensor (empty if it has none), for tests and export. Between steps only.
+  std::span<const float> Residual(std::uint32_t tensor) const;
+
+ private:
+  friend class Engine;
+  friend class Client;
+  struct State;
+  explicit Group(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+class Client {
+ public:
+  // Joins the job that `config` describes and waits until every member is there (at most membership.join_timeout;
+  // speaks up on the log after 5 s). Errors: kInvalidArgument, kUnavailable (each address with its errno), kMismatch
+  // (both values), kTimeout (who is missing).
+  static tally::Result<std::unique_ptr<Client>> Join(const LoadedConfig& config);
+  ~Client();  // leaves
+
+  Rank rank() const;
+  std::uint32_t workers() const;
+  std::uint32_t servers() const;
+  EpochId epoch() const;
+  // "owners on 2 servers over zmq", "schedule ring over tcp": what the mode expands to.
+  std::string Describe() const;
+
+  // Declares a group; returns once the layout is published. All ranks declare the same groups in the same order;
+  // tensors may come in any order but must agree in name, size and dtype (the error names each misfit).
+  tally::Result<Group*> DeclareGroup(std::span<const TensorSpec> tensors, const GroupOptions& options = {});
+
+  // A standalone all-reduce of n fp32 numbers, in place, without step, feedback or compression. All ranks call it in
+  // the same order with equal n and op (else kMismatch on every rank, naming both). On failure `data` is undefined.
+  Status AllReduce(std::span<float> data, ReduceOp op = ReduceOp::kSum);
+  // Returns when every rank has called it.
+  Status Barrier();
+
+  ClientStats stats() const;
+
+  // Leaves in good order: peers and servers are told, links are flushed. Idempotent.
+  Status Leave();
+
+ private:
+  Client();
+  std::unique_ptr<Engine> engine_;
+  std::vector<std::unique_ptr<Group>> groups_;
+};
+
+}  // namespace tally
