@@ -1,6 +1,10 @@
 # Helpers: a library or test per folder, its sources found by name so that adding a file needs no list.
 function(tally_library name)
   file(GLOB sources CONFIGURE_DEPENDS ${ARGN})
+  if(NOT sources)
+    file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/${name}_empty.cc "")
+    set(sources ${CMAKE_CURRENT_BINARY_DIR}/${name}_empty.cc)
+  endif()
   add_library(${name} STATIC ${sources})
   target_link_libraries(${name} PUBLIC tally_flags)
 endfunction()
