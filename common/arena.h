@@ -1,0 +1,35 @@
+// Arena: one block of shared-capable memory (memfd, its size sealed against growing and shrinking), zeroed, page-aligned.
+// Gradients and results live in arenas so that other processes of the node can map them later.
+// Owner: whoever made it; spans into it die with it. Errors name size and errno.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "common/status.h"
+
+namespace tally {
+
+class Arena {
+ public:
+  Arena() = default;
+  Arena(Arena&& other) noexcept;
+  Arena& operator=(Arena&& other) noexcept;
+  ~Arena();
+
+  // `bytes` may be 0 (an empty arena). Memory is reserved up front, so that a full machine is an error here
+  // (kUnavailable with needed and available bytes), not a bus error later.
+  static Result<Arena> Make(const std::string& name, std::uint64_t bytes);
+
+  std::span<std::byte> bytes() const { return {data_, size_}; }
+  int fd() const { return fd_; }
+
+ private:
+  int fd_ = -1;
+  std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+}  // namespace tally

@@ -1,0 +1,96 @@
+#include "server/core/coordinator_host.h"
+
+#include <utility>
+
+#include "server/core/membership.h"
+
+namespace tally {
+namespace {
+constexpr Nanos kTick = std::chrono::milliseconds(50);
+}
+
+CoordinatorHost::CoordinatorHost(EventLoop* loop, CoordinatorOptions options)
+    : loop_(loop), options_(std::move(options)) {}
+
+CoordinatorHost::~CoordinatorHost() {
+  *alive_ = false;
+  if (tick_timer_ != 0) loop_->Cancel(tick_timer_);
+}
+
+Result<std::string> CoordinatorHost::Listen(Transport* control, std::string_view endpoint) {
+  LinkIdentity self;
+  self.role = Role::kServer;
+  self.incarnation = options_.incarnation;
+  self.control = true;
+  TALLY_ASSIGN_OR_RETURN(options_.listening_on, control->Listen(endpoint, self, this));
+  coordinator_ = std::make_unique<Coordinator>(options_);
+  Tick();
+  return options_.listening_on;
+}
+
+ConnectionId CoordinatorHost::IdOf(const Link& link) { return reinterpret_cast<ConnectionId>(link.context); }
+
+Status CoordinatorHost::OnHello(const LinkIdentity& peer) {
+  if (!peer.control) {
+    return InvalidArgument("this is a control address (" + options_.listening_on + "); data links go elsewhere");
+  }
+  return Status::Ok();
+}
+
+void CoordinatorHost::OnAccepted(std::unique_ptr<Link> link) {
+  const ConnectionId id = next_id_++;
+  link->context = reinterpret_cast<void*>(id);
+  link->handler = this;
+  links_[id] = std::move(link);
+}
+
+void CoordinatorHost::OnRejected(const Status&) { ++rejected_; }
+
+void CoordinatorHost::OnFrame(Link& link, Frame& frame) {
+  const ConnectionId id = IdOf(link);
+  Result<ControlMessage> message = DecodeControl(frame.payload);
+  if (message.ok()) {
+    coordinator_->OnMessage(id, message.value(), loop_->Now());
+  } else if (message.status().kind() != StatusKind::kUnsupported) {
+    ++rejected_;
+    coordinator_->OnDisconnect(id, message.status(), loop_->Now());
+    CloseSoon(id);
+  }
+  Flush();
+}
+
+void CoordinatorHost::OnClosed(Link& link, const Status& why) {
+  const ConnectionId id = IdOf(link);
+  coordinator_->OnDisconnect(id, why, loop_->Now());
+  links_.erase(id);
+  Flush();
+}
+
+// Destroying a link inside its own callback chain is avoided by going through the loop once.
+void CoordinatorHost::CloseSoon(ConnectionId id) {
+  loop_->Post([this, id, alive = alive_] {
+    if (*alive) links_.erase(id);
+  });
+}
+
+void CoordinatorHost::Flush() {
+  for (CoordinatorOutput& output : coordinator_->Take()) {
+    const auto found = links_.find(output.to);
+    if (found == links_.end()) continue;
+    std::function<void()> written;
+    if (output.close_after) written = [this, id = output.to, alive = alive_] {
+      if (*alive) CloseSoon(id);
+    };
+    (void)SendControl(*found->second, output.message, std::move(written));
+  }
+}
+
+void CoordinatorHost::Tick() {
+  coordinator_->OnTick(loop_->Now());
+  Flush();
+  tick_timer_ = loop_->After(kTick, [this, alive = alive_] {
+    if (*alive) Tick();
+  });
+}
+
+}  // namespace tally

@@ -1,0 +1,50 @@
+// CoordinatorHost: gives the pure Coordinator its ears and mouth: a control listener, a tick, links by connection id.
+// Used by the first tally-server and by rank 0 of a job without servers. Thread: the loop's.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "common/loop.h"
+#include "common/transport/link.h"
+#include "server/core/coordinator.h"
+
+namespace tally {
+
+class CoordinatorHost final : public Acceptor, public LinkHandler {
+ public:
+  CoordinatorHost(EventLoop* loop, CoordinatorOptions options);
+  ~CoordinatorHost() override;
+
+  // Binds and starts to serve; returns the real endpoint. Errors as Transport::Listen.
+  Result<std::string> Listen(Transport* control, std::string_view endpoint);
+
+  const Coordinator& coordinator() const { return *coordinator_; }
+  std::uint64_t rejected() const { return rejected_; }  // connections refused for bad bytes
+
+  Status OnHello(const LinkIdentity& peer) override;
+  void OnAccepted(std::unique_ptr<Link> link) override;
+  void OnRejected(const Status& why) override;
+  void OnFrame(Link& link, Frame& frame) override;
+  void OnClosed(Link& link, const Status& why) override;
+
+ private:
+  void Tick();
+  void Flush();
+  void CloseSoon(ConnectionId id);
+  static ConnectionId IdOf(const Link& link);
+
+  EventLoop* loop_;
+  CoordinatorOptions options_;
+  std::unique_ptr<Coordinator> coordinator_;
+  std::map<ConnectionId, std::unique_ptr<Link>> links_;
+  ConnectionId next_id_ = 1;
+  EventLoop::TimerId tick_timer_ = 0;
+  std::uint64_t rejected_ = 0;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace tally

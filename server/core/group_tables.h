@@ -1,0 +1,40 @@
+// GroupTables: a published layout with everything derived from it that workers and owners both need: slabs, owner of
+// each slab, codec of each tensor. Built from the LayoutMessage and the job's configuration alone; immutable.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "common/config/config.h"
+#include "common/control.h"
+#include "common/schedule/layout.h"
+#include "common/status.h"
+#include "compress/codec.h"
+
+namespace tally {
+
+struct GroupTables {
+  LayoutMessage message;
+  Layout layout;
+  std::vector<std::unique_ptr<Codec>> codecs;  // one instance per codec id in use
+  std::vector<const Codec*> tensor_codec;      // per tensor, never null
+
+  const OwnerRef& owner(std::uint32_t slab) const { return message.owner_list[message.owners[slab]]; }
+  // Encoded bytes of a slab with its tensor's codec.
+  std::uint64_t encoded_bytes(std::uint32_t slab) const;
+};
+
+// Errors: kCorrupt / kInvalidArgument naming the field that does not fit.
+Result<std::shared_ptr<const GroupTables>> MakeGroupTables(LayoutMessage message, const Config& job,
+                                                           std::uint32_t workers);
+
+// Credit per (worker, owner, group) and the largest frame payload, from the job's settings (DESIGN §4: at least N slabs
+// of the largest encoded size; a frame is at most credit / N).
+struct FlowLimits {
+  std::uint64_t credit_bytes = 0;
+  std::uint64_t frame_bytes = 0;
+};
+FlowLimits MakeFlowLimits(const GroupTables& tables, const Config& job, std::uint32_t workers);
+
+}  // namespace tally

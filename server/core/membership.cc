@@ -1,0 +1,144 @@
+#include "server/core/membership.h"
+
+#include <utility>
+
+namespace tally {
+namespace {
+
+// The bytes of a control frame live until the link has written them.
+struct ControlBytes {
+  std::vector<std::byte> bytes;
+  std::function<void()> written;
+};
+
+Release ReleaseControl(ControlBytes* bytes) {
+  return {[](void* context, std::uint64_t) {
+            std::unique_ptr<ControlBytes> owned(static_cast<ControlBytes*>(context));
+            if (owned->written) owned->written();
+          },
+          bytes, 0};
+}
+
+}  // namespace
+
+Status SendControl(Link& link, const ControlMessage& message, std::function<void()> written) {
+  auto owned = std::make_unique<ControlBytes>();
+  owned->bytes = EncodeControl(message);
+  owned->written = std::move(written);
+  FrameHeader header;
+  header.kind = FrameKind::kControl;
+  ControlBytes* bytes = owned.release();
+  return link.Send(header, bytes->bytes, ReleaseControl(bytes));
+}
+
+Membership::Membership(EventLoop* loop, Transport* control, Logger* logger, Options options, MembershipEvents* events)
+    : loop_(loop), control_(control), logger_(logger), options_(std::move(options)), events_(events) {}
+
+Membership::~Membership() {
+  *alive_ = false;
+  if (beat_timer_ != 0) loop_->Cancel(beat_timer_);
+}
+
+void Membership::Start() {
+  LinkIdentity self;
+  self.role = options_.join.role;
+  self.index = options_.join.index;
+  self.incarnation = options_.join.incarnation;
+  self.control = true;
+  control_->Connect(options_.coordinator, self, [this, alive = alive_](Result<std::unique_ptr<Link>> result) {
+    if (!*alive) return;
+    if (!result.ok()) {
+      Fail(result.status().WithContext("joining job " + options_.join.job + " at coordinator " +
+                                       options_.coordinator));
+      return;
+    }
+    link_ = std::move(result).value();
+    link_->handler = this;
+    last_heard_ = loop_->Now();
+    Send(options_.join);
+    Beat();
+  });
+}
+
+void Membership::Send(const ControlMessage& message) {
+  if (link_ == nullptr) return;
+  (void)SendControl(*link_, message, {});
+}
+
+void Membership::Leave(const std::string& reason, std::function<void()> done) {
+  if (link_ == nullptr || left_) {
+    left_ = true;
+    loop_->Post(std::move(done));
+    return;
+  }
+  left_ = true;
+  (void)SendControl(*link_, LeaveMessage{reason}, std::move(done));
+}
+
+void Membership::SetTimes(Nanos heartbeat, Nanos dead) {
+  options_.heartbeat = heartbeat;
+  options_.dead = dead;
+}
+
+void Membership::Beat() {
+  beat_timer_ = 0;
+  if (failed_ || link_ == nullptr) return;
+  if (!left_) {
+    if (loop_->Now() - last_heard_ > options_.dead) {
+      const auto silent = std::chrono::duration_cast<std::chrono::milliseconds>(loop_->Now() - last_heard_).count();
+      Fail(PeerLost("the coordinator at " + options_.coordinator + " was silent for " + std::to_string(silent) +
+                    " ms (membership.dead)"));
+      return;
+    }
+    Send(HeartbeatMessage{++beats_});
+  }
+  beat_timer_ = loop_->After(options_.heartbeat, [this, alive = alive_] {
+    if (*alive) Beat();
+  });
+}
+
+void Membership::Fail(const Status& why) {
+  if (failed_ || left_) return;
+  failed_ = true;
+  events_->OnJobFailed(why);
+}
+
+void Membership::OnFrame(Link&, Frame& frame) {
+  last_heard_ = loop_->Now();
+  Result<ControlMessage> decoded = DecodeControl(frame.payload);
+  if (!decoded.ok()) {
+    // A newer coordinator may say things that we do not know; bytes that are no message at all end the connection.
+    if (decoded.status().kind() == StatusKind::kUnsupported) return;
+    Fail(decoded.status().WithContext("from the coordinator at " + options_.coordinator));
+    return;
+  }
+  ControlMessage message = std::move(decoded).value();
+  if (auto* epoch = std::get_if<EpochMessage>(&message)) {
+    events_->OnEpoch(std::move(*epoch));
+  } else if (auto* layout = std::get_if<LayoutMessage>(&message)) {
+    events_->OnLayout(std::move(*layout));
+  } else if (auto* verdict = std::get_if<VerdictMessage>(&message)) {
+    events_->OnVerdict(*verdict);
+  } else if (auto* waiting = std::get_if<WaitingMessage>(&message)) {
+    logger_->Info(waiting->text);
+  } else if (auto* refused = std::get_if<RefusedMessage>(&message)) {
+    Fail({refused->failure.kind, "refused by the coordinator at " + options_.coordinator + ": " +
+                                     refused->failure.text});
+  } else if (auto* failure = std::get_if<FailureMessage>(&message)) {
+    if (options_.join.role == Role::kServer) {
+      logger_->Warn("job failed", {{"why", failure->text}});
+      events_->OnJobEnded();
+      return;
+    }
+    Fail({failure->kind, failure->text});
+  } else if (std::holds_alternative<LeaveMessage>(message)) {
+    events_->OnJobEnded();
+  }
+}
+
+void Membership::OnClosed(Link&, const Status& why) {
+  link_.reset();
+  Fail(PeerLost("the coordinator at " + options_.coordinator + " is gone: " + why.text()));
+}
+
+}  // namespace tally

@@ -1,0 +1,72 @@
+// Membership: the control-plane side of any process of a job, worker or server: joins at the coordinator, keeps the
+// heartbeat, hands on what the coordinator says. Thread: the loop's. Calls back from the loop, never from inside Start.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "common/clock.h"
+#include "common/control.h"
+#include "common/log.h"
+#include "common/loop.h"
+#include "common/transport/link.h"
+
+namespace tally {
+
+class MembershipEvents {
+ public:
+  virtual ~MembershipEvents() = default;
+  virtual void OnEpoch(EpochMessage message) = 0;
+  virtual void OnLayout(LayoutMessage message) = 0;
+  virtual void OnVerdict(const VerdictMessage& verdict) = 0;
+  // The job can't go on for this member: refused, a peer lost, the coordinator gone or silent.
+  virtual void OnJobFailed(const Status& why) = 0;
+  // Servers: the job ended in good order.
+  virtual void OnJobEnded() {}
+};
+
+// Sends one control message as a frame. `written` (may be empty) runs when the link has let go of it.
+Status SendControl(Link& link, const ControlMessage& message, std::function<void()> written);
+
+class Membership final : public LinkHandler {
+ public:
+  struct Options {
+    std::string coordinator;  // "tcp://host:port"
+    JoinMessage join;
+    Nanos heartbeat = std::chrono::seconds(1);
+    Nanos dead = std::chrono::seconds(10);  // silence after which the coordinator counts as lost
+  };
+
+  Membership(EventLoop* loop, Transport* control, Logger* logger, Options options, MembershipEvents* events);
+  ~Membership() override;
+
+  void Start();
+  void Send(const ControlMessage& message);
+  // Says farewell; `done` runs when it is written (or can't be).
+  void Leave(const std::string& reason, std::function<void()> done);
+  void SetTimes(Nanos heartbeat, Nanos dead);
+  bool connected() const { return link_ != nullptr; }
+
+  void OnFrame(Link& link, Frame& frame) override;
+  void OnClosed(Link& link, const Status& why) override;
+
+ private:
+  void Beat();
+  void Fail(const Status& why);
+
+  EventLoop* loop_;
+  Transport* control_;
+  Logger* logger_;
+  Options options_;
+  MembershipEvents* events_;
+  std::unique_ptr<Link> link_;
+  EventLoop::TimerId beat_timer_ = 0;
+  TimePoint last_heard_{};
+  std::uint64_t beats_ = 0;
+  bool failed_ = false, left_ = false;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // outlives us in callbacks
+};
+
+}  // namespace tally

@@ -1,0 +1,125 @@
+#include "server/core/owner_host.h"
+
+#include <utility>
+
+namespace tally {
+
+OwnerHost::OwnerHost(Options options, BufferPool* pool) : options_(std::move(options)), pool_(pool) {}
+
+Status OwnerHost::AddGroup(std::shared_ptr<const GroupTables> tables, const Config& job) {
+  const LayoutMessage& message = tables->message;
+  if (message.exchange != ExchangeKind::kOwners) return Status::Ok();
+  Hosted hosted;
+  std::uint64_t bytes = 0;
+  for (std::uint32_t u = 0; u < message.owners.size(); ++u) {
+    if (tables->owner(u) != options_.self) continue;
+    hosted.slabs.push_back(u);
+    bytes += tables->layout.slabs[u].elements * sizeof(float);
+  }
+  if (hosted.slabs.empty()) return Status::Ok();
+  const FlowLimits limits = MakeFlowLimits(*tables, job, options_.workers);
+  const std::uint64_t needed = owned_bytes_ + 2 * bytes + options_.workers * limits.credit_bytes;
+  if (options_.memory_cap_bytes != 0 && needed > options_.memory_cap_bytes) {
+    return Unavailable("group " + message.name + " needs " + std::to_string(needed) + " bytes on this owner (two steps of " +
+                       std::to_string(bytes) + " bytes and the credit of " + std::to_string(options_.workers) +
+                       " workers), allowed are " + std::to_string(options_.memory_cap_bytes) +
+                       ": add servers or raise server.memory_cap_bytes");
+  }
+  owned_bytes_ += 2 * bytes;
+  OwnerOptions owner;
+  owner.job_hash = options_.job_hash;
+  owner.epoch = message.epoch;
+  owner.group = message.group;
+  owner.role = options_.self.role;
+  owner.index = options_.self.index;
+  owner.workers = options_.workers;
+  owner.deterministic = job.aggregation.deterministic;
+  owner.error_feedback = job.compression.error_feedback;
+  owner.seed = job.compression.seed;
+  owner.stochastic = job.compression.rounding == "stochastic" ||
+                     (job.compression.rounding == "auto" && !job.compression.error_feedback);
+  owner.held_bytes_cap = options_.workers * limits.credit_bytes;
+  hosted.tables = std::move(tables);
+  const std::uint32_t id = message.group.value;
+  Hosted& placed = groups_[id] = std::move(hosted);
+  placed.owner =
+      std::make_unique<Owner>(owner, placed.tables->layout, placed.slabs, placed.tables->tensor_codec, pool_);
+  return Status::Ok();
+}
+
+Status OwnerHost::OnPush(Frame& frame) {
+  const auto found = groups_.find(frame.header.group.value);
+  if (found == groups_.end()) {
+    return Corrupt("push for group " + std::to_string(frame.header.group.value) + ", of which nothing is owned here");
+  }
+  replies_.clear();
+  const Status status = found->second.owner->OnPush(frame, &replies_);
+  for (ReplyFrame& reply : replies_) SendReply(reply);
+  replies_.clear();
+  // A step outside the window is an old frame that was under way: dropped, counted by the owner.
+  return status.kind() == StatusKind::kInvalidArgument ? Status::Ok() : status;
+}
+
+void OwnerHost::SendReply(ReplyFrame& reply) {
+  reply.header.incarnation = options_.incarnation;
+  const std::uint32_t slab = reply.header.slabs.front();
+  for (std::uint32_t p = 0; p < options_.workers; ++p) {
+    if (reply.only_one && reply.only.value != p) continue;
+    if (options_.has_local && options_.local.value == p) continue;
+    Link* link = options_.link_to(Position(p), slab);
+    // A closed link is the membership's business; the release has then run already.
+    if (link != nullptr) (void)link->Send(reply.header, reply.payload, BufferRef(reply.hold).IntoRelease());
+  }
+  if (options_.has_local && (!reply.only_one || reply.only == options_.local)) {
+    // const_cast: the frame's payload is read only by the receiver, as hold is shared (see Frame).
+    Frame frame{std::move(reply.header),
+                {const_cast<std::byte*>(reply.payload.data()), reply.payload.size()},
+                std::move(reply.hold)};
+    options_.deliver_local(frame);
+  }
+}
+
+void OwnerHost::OnVerdict(const VerdictMessage& verdict) {
+  const auto found = groups_.find(verdict.group.value);
+  if (found != groups_.end()) found->second.owner->OnVerdict(verdict.step, verdict.commit);
+}
+
+std::string OwnerHost::Missing() const {
+  std::string text;
+  for (const auto& [id, hosted] : groups_) {
+    const std::string missing = hosted.owner->Missing(3);
+    if (missing.empty()) continue;
+    if (!text.empty()) text += "; ";
+    text += "group " + hosted.tables->message.name + ": " + missing;
+  }
+  return text;
+}
+
+Owner::Stats OwnerHost::stats() const {
+  Owner::Stats total;
+  for (const auto& [id, hosted] : groups_) {
+    const Owner::Stats& s = hosted.owner->stats();
+    total.pushes += s.pushes;
+    total.duplicates += s.duplicates;
+    total.stale += s.stale;
+    total.slabs_done += s.slabs_done;
+    total.non_finite_slabs += s.non_finite_slabs;
+    total.held_bytes += s.held_bytes;
+    total.held_bytes_max += s.held_bytes_max;
+    total.accumulator_bytes += s.accumulator_bytes;
+  }
+  return total;
+}
+
+double OwnerHost::ResidualL1() const {
+  double sum = 0;
+  for (const auto& [id, hosted] : groups_) sum += hosted.owner->ResidualL1();
+  return sum;
+}
+
+const Owner* OwnerHost::owner(GroupId group) const {
+  const auto found = groups_.find(group.value);
+  return found == groups_.end() ? nullptr : found->second.owner.get();
+}
+
+}  // namespace tally
