@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "common/crc32c.h"
 #include "common/status.h"
 #include "common/units.h"
 
@@ -70,17 +71,16 @@ struct Preamble {
 // Writes the header's Cap'n Proto bytes into `out` (cleared first; its capacity is reused). Length is a multiple of 8.
 void EncodeHeader(const FrameHeader& header, std::vector<std::byte>* out);
 
-// Reads them back. `bytes` need not be aligned. Errors: kCorrupt (with the field), kMismatch (version).
+// Reads them back. `bytes` need not be aligned. Errors: kCorrupt with the field;
+// `header` is then in an unspecified but valid state.
 Status DecodeHeader(std::span<const std::byte> bytes, FrameHeader* header);
 
-// The 16-byte preamble of a TCP stream: magic u32, version u16, reserved u16=0 … header length, payload length, and a
-// CRC32C over preamble and header, all little-endian (layout in frame.cc, pinned by golden tests).
-void EncodePreamble(const Preamble& preamble, std::span<const std::byte> header, std::span<std::byte, kPreambleBytes> out);
-// Checks magic, version and bounds; the CRC can only be checked once the header has arrived: CheckHeaderCrc.
+// The 16-byte preamble of a TCP stream, little-endian, pinned by golden tests: magic u32; version u8 and header bytes
+// u24; payload bytes u32; CRC32C u32 over these 12 bytes and the header.
+void EncodePreamble(const Preamble& preamble, std::span<const std::byte> header,
+                    std::span<std::byte, kPreambleBytes> out);
+// Checks magic, version (kMismatch, both named) and bounds; the CRC can only be checked once the header has arrived: CheckHeaderCrc.
 Result<Preamble> DecodePreamble(std::span<const std::byte, kPreambleBytes> bytes, std::uint64_t max_payload_bytes);
 Status CheckHeaderCrc(std::span<const std::byte, kPreambleBytes> preamble, std::span<const std::byte> header);
-
-// CRC32C (Castagnoli), hardware-accelerated where the CPU has it. `seed` = the CRC of the bytes before.
-std::uint32_t Crc32c(std::span<const std::byte> bytes, std::uint32_t seed = 0);
 
 }  // namespace tally

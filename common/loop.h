@@ -24,7 +24,9 @@ class EventLoop {
   // Runs tasks, timers and I/O until Stop. Returns at once if Stop came before. May be run again after Restart().
   void Run();
   void Stop();
+  void Restart();  // on no thread's Run: forgets an earlier Stop; tasks and timers are kept
 
+  // Tasks of one thread run in the order of their Post. Those left when the loop is destroyed never run.
   void Post(Task task);
   // Runs `task` once, `delay` from now, unless cancelled. Never runs inside After itself.
   TimerId After(Nanos delay, Task task);
