@@ -1,0 +1,42 @@
+# What `cmake --install` puts where: programs, one shared library with its headers, the systemd unit, example configs.
+
+# Everything that a training process embeds, in one library: users link -ltally and nothing else.
+set(parts tally_worker tally_server_core tally_compress tally_common)
+list(TRANSFORM parts REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>" OUTPUT_VARIABLE objects)
+add_library(tally_shared SHARED ${objects})
+target_link_libraries(tally_shared PRIVATE ${parts})
+set_target_properties(tally_shared PROPERTIES
+  OUTPUT_NAME tally VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+install(TARGETS tally_shared LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+
+foreach(program tally tally-server tally-worker)
+  if(TARGET ${program})
+    install(TARGETS ${program} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  endif()
+endforeach()
+
+# The public headers are worker/client.h and what it includes, found when installing: no list to forget.
+install(CODE "
+  set(headers worker/client.h)
+  set(queue worker/client.h)
+  while(queue)
+    list(POP_FRONT queue header)
+    get_filename_component(folder \${header} DIRECTORY)
+    file(INSTALL ${CMAKE_SOURCE_DIR}/\${header} DESTINATION \${CMAKE_INSTALL_PREFIX}/include/tally/\${folder})
+    file(STRINGS ${CMAKE_SOURCE_DIR}/\${header} lines REGEX \"^#include \\\"\")
+    foreach(line IN LISTS lines)
+      string(REGEX REPLACE \"^#include \\\"(.*)\\\".*\" \"\\\\1\" include \${line})
+      if(NOT include IN_LIST headers)
+        list(APPEND headers \${include})
+        list(APPEND queue \${include})
+      endif()
+    endforeach()
+  endwhile()")
+
+foreach(file tally.pc tally-server.service)
+  configure_file(${CMAKE_SOURCE_DIR}/deploy/${file}.in ${CMAKE_BINARY_DIR}/deploy/${file} @ONLY)
+endforeach()
+install(FILES ${CMAKE_BINARY_DIR}/deploy/tally.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+install(FILES ${CMAKE_BINARY_DIR}/deploy/tally-server.service DESTINATION lib/systemd/system)
+install(FILES deploy/server.toml deploy/job.toml DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)
+install(FILES README.md LICENSE CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})

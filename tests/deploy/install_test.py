@@ -1,0 +1,44 @@
+"""install_test.py BUILD COMPILER SANITIZERS: installs to an empty prefix, then builds and runs a program against that."""
+import os, pathlib, subprocess, sys, tempfile
+
+PROGRAM = r"""
+#include <cstdio>
+#include "worker/client.h"
+int main() {
+  tally::ConfigSources sources;
+  sources.overrides = {"job.workers=2", "worker.rank=0"};
+  auto config = tally::LoadConfig(sources);
+  if (!config.ok()) return 1;
+  std::printf("workers %u\n", config->config.job.workers);
+  return 0;
+}
+"""
+
+
+def main():
+    build, compiler, sanitizers = sys.argv[1:4]
+    with tempfile.TemporaryDirectory() as folder:
+        prefix = pathlib.Path(folder) / "usr"
+        subprocess.run(["cmake", "--install", build, "--prefix", prefix], check=True, stdout=subprocess.DEVNULL)
+        for path in ["lib/systemd/system/tally-server.service", "include/tally/worker/client.h",
+                     "share/doc/tally/examples/job.toml", "share/doc/tally/LICENSE"]:
+            if not (prefix / path).is_file():
+                print("not installed:", path)
+                return 1
+        description = next(prefix.glob("lib*/**/tally.pc"))
+        environment = dict(os.environ, PKG_CONFIG_PATH=str(description.parent))
+        flags = subprocess.run(["pkg-config", "--cflags", "--libs", "tally"], check=True, text=True,
+                               capture_output=True, env=environment).stdout.split()
+        if sanitizers:
+            flags.append("-fsanitize=" + sanitizers)
+        source, program = pathlib.Path(folder) / "program.cc", pathlib.Path(folder) / "program"
+        source.write_text(PROGRAM)
+        subprocess.run([compiler, "-std=c++20", "-Wall", "-Werror", source, "-o", program, *flags], check=True)
+        library = next(prefix.glob("lib*/**/libtally.so")).parent
+        shown = subprocess.run([program], env=dict(os.environ, LD_LIBRARY_PATH=str(library)), text=True,
+                               capture_output=True, timeout=60)
+        print(shown.stdout, shown.stderr)
+        return 0 if shown.returncode == 0 and shown.stdout == "workers 2\n" else 1
+
+
+sys.exit(main())
