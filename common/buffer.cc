@@ -19,6 +19,7 @@ class Buffer {
   std::size_t size = 0;
   unsigned size_class = 0;
   bool wrapper = false;
+  bool read_only = false;
   std::shared_ptr<BufferPool::Core> home;
   Release on_release;
 };
@@ -144,12 +145,20 @@ BufferRef BufferPool::Wrap(std::span<std::byte> bytes, Release on_release) {
   }
   if (buffer == nullptr) buffer = new Buffer;
   buffer->wrapper = true;
+  buffer->read_only = false;
   buffer->home = core_;
   buffer->data = bytes.data();
   buffer->size = bytes.size();
   buffer->on_release = on_release;
   buffer->references.store(1, std::memory_order_relaxed);
   return BufferRef(buffer);
+}
+
+BufferRef BufferPool::WrapConst(std::span<const std::byte> bytes, Release on_release) {
+  // const_cast: read_only keeps unique() false, so no holder writes.
+  BufferRef ref = Wrap({const_cast<std::byte*>(bytes.data()), bytes.size()}, on_release);
+  ref.buffer_->read_only = true;
+  return ref;
 }
 
 void BufferRef::Reset() {
@@ -166,7 +175,7 @@ void BufferRef::Reset() {
 std::byte* BufferRef::data() const { return buffer_ == nullptr ? nullptr : buffer_->data; }
 std::size_t BufferRef::size() const { return buffer_ == nullptr ? 0 : buffer_->size; }
 bool BufferRef::unique() const {
-  return buffer_ != nullptr && buffer_->references.load(std::memory_order_acquire) == 1;
+  return buffer_ != nullptr && !buffer_->read_only && buffer_->references.load(std::memory_order_acquire) == 1;
 }
 
 Release BufferRef::IntoRelease() && {

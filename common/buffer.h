@@ -42,7 +42,7 @@ class BufferRef {
   std::byte* data() const;
   std::size_t size() const;
   std::span<std::byte> bytes() const { return {data(), size()}; }
-  bool unique() const;  // no one else holds it: its bytes may be changed in place
+  bool unique() const;  // no one else holds it and it was not wrapped as const: its bytes may be changed in place
 
   // Gives this reference up as a Release, for Link::Send.
   Release IntoRelease() &&;
@@ -67,6 +67,8 @@ class BufferPool {
 
   // Wraps `bytes`, owned elsewhere; `on_release` runs when the last reference goes.
   BufferRef Wrap(std::span<std::byte> bytes, Release on_release);
+  // The same for bytes that nobody may change: such a buffer is never unique().
+  BufferRef WrapConst(std::span<const std::byte> bytes, Release on_release);
 
   struct Stats {
     std::uint64_t allocations = 0;  // blocks taken from the system so far

@@ -1,0 +1,165 @@
+#include "server/core/data_links.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tally {
+namespace {
+
+constexpr Nanos kRetry = std::chrono::milliseconds(20);
+
+void AddStats(LinkStats* total, const LinkStats& s) {
+  total->bytes_sent += s.bytes_sent;
+  total->bytes_received += s.bytes_received;
+  total->frames_sent += s.frames_sent;
+  total->frames_received += s.frames_received;
+}
+
+OwnerRef KeyOf(const LinkIdentity& peer) { return {peer.role, peer.index}; }
+
+}  // namespace
+
+struct DataLinks::Attempt {
+  Transport* transport;
+  OwnerRef peer;
+  std::string endpoint;
+  TimePoint deadline;
+};
+
+DataLinks::DataLinks(EventLoop* loop, LinkHandler* handler) : loop_(loop), handler_(handler) {}
+
+DataLinks::~DataLinks() { *alive_ = false; }
+
+Result<std::string> DataLinks::Listen(Transport* transport, std::string_view endpoint, const LinkIdentity& self) {
+  return transport->Listen(endpoint, self, this);
+}
+
+void DataLinks::Admit(const EpochMessage& epoch, const LinkIdentity& self) {
+  epoch_ = epoch;
+  self_ = self;
+  admitting_ = true;
+}
+
+void DataLinks::CloseAll() {
+  admitting_ = false;
+  parked_.clear();
+  for (auto& [peer, links] : links_) {
+    for (auto& link : links) AddStats(&dead_stats_, link->stats());
+  }
+  links_.clear();
+}
+
+void DataLinks::Dial(Transport* transport, OwnerRef peer, const std::vector<std::string>& endpoints,
+                     std::uint32_t count, Nanos deadline) {
+  if (endpoints.empty()) {
+    if (on_error) on_error(Mismatch(DescribeOwner(peer, epoch_.members) + " published no data address"));
+    return;
+  }
+  for (std::uint32_t i = 0; i < count; ++i) {
+    Try(std::make_shared<Attempt>(Attempt{transport, peer, endpoints[i % endpoints.size()], loop_->Now() + deadline}));
+  }
+}
+
+void DataLinks::Try(std::shared_ptr<Attempt> attempt) {
+  attempt->transport->Connect(
+      attempt->endpoint, self_, [this, alive = alive_, attempt](Result<std::unique_ptr<Link>> result) {
+        if (!*alive || !admitting_) return;
+        if (result.ok()) {
+          Add(attempt->peer, std::move(result).value());
+          return;
+        }
+        if (result.status().kind() == StatusKind::kUnavailable && loop_->Now() < attempt->deadline) {
+          loop_->After(kRetry, [this, alive, attempt] {
+            if (*alive && admitting_) Try(attempt);
+          });
+          return;
+        }
+        if (on_error) {
+          on_error(result.status().WithContext("data link to " + DescribeOwner(attempt->peer, epoch_.members)));
+        }
+      });
+}
+
+void DataLinks::Add(OwnerRef peer, std::unique_ptr<Link> link) {
+  link->handler = handler_;
+  links_[peer].push_back(std::move(link));
+  if (on_change) on_change();
+}
+
+std::size_t DataLinks::count(OwnerRef peer) const {
+  const auto found = links_.find(peer);
+  return found == links_.end() ? 0 : found->second.size();
+}
+
+Link* DataLinks::Pick(OwnerRef peer, std::uint32_t key) const {
+  const auto found = links_.find(peer);
+  if (found == links_.end() || found->second.empty()) return nullptr;
+  return found->second[key % found->second.size()].get();
+}
+
+void DataLinks::Remove(Link& link) {
+  std::erase_if(parked_, [&](const Parked& p) { return p.link == &link; });
+  for (auto& [peer, links] : links_) {
+    const auto found = std::find_if(links.begin(), links.end(), [&](const auto& l) { return l.get() == &link; });
+    if (found == links.end()) continue;
+    AddStats(&dead_stats_, link.stats());
+    links.erase(found);
+    return;
+  }
+}
+
+void DataLinks::Park(Link& link, Frame& frame) {
+  link.PauseReceive(true);
+  parked_.push_back({&link, std::move(frame)});
+}
+
+void DataLinks::Unpark() {
+  std::vector<Parked> parked = std::exchange(parked_, {});
+  for (Parked& p : parked) p.link->PauseReceive(false);
+  for (Parked& p : parked) handler_->OnFrame(*p.link, p.frame);
+}
+
+LinkStats DataLinks::stats() const {
+  LinkStats total = dead_stats_;
+  for (const auto& [peer, links] : links_) {
+    for (const auto& link : links) AddStats(&total, link->stats());
+  }
+  return total;
+}
+
+std::uint64_t DataLinks::queued_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const auto& [peer, links] : links_) {
+    for (const auto& link : links) bytes += link->queued_bytes();
+  }
+  return bytes;
+}
+
+Status DataLinks::OnHello(const LinkIdentity& peer) {
+  if (peer.control) return InvalidArgument("this is a data address; control links go to the coordinator's");
+  if (!admitting_ || peer.epoch > epoch_.epoch) return Unavailable("not ready: the job's members are not known here yet");
+  if (peer.job_hash != epoch_.job_hash) return Unavailable("not ready: another job runs here");
+  const auto member = std::find_if(epoch_.members.begin(), epoch_.members.end(), [&](const Member& m) {
+    return m.role == peer.role && (m.role == Role::kServer ? m.index : m.position.value) == peer.index;
+  });
+  if (member == epoch_.members.end() || member->incarnation != peer.incarnation) {
+    return Mismatch("not a member of epoch " + std::to_string(epoch_.epoch.value) + ": " +
+                    (peer.role == Role::kServer ? "server " : "position ") + std::to_string(peer.index));
+  }
+  return Status::Ok();
+}
+
+void DataLinks::OnAccepted(std::unique_ptr<Link> link) { Add(KeyOf(link->peer()), std::move(link)); }
+
+void DataLinks::OnRejected(const Status&) { ++rejected_; }
+
+std::string DescribeOwner(OwnerRef owner, const std::vector<Member>& members) {
+  for (const Member& m : members) {
+    if (m.role == owner.role && (m.role == Role::kServer ? m.index : m.position.value) == owner.index) {
+      return Describe(m);
+    }
+  }
+  return (owner.role == Role::kServer ? "server " : "position ") + std::to_string(owner.index);
+}
+
+}  // namespace tally

@@ -1,0 +1,84 @@
+// DataLinks: the data connections of one process to its peers in a job: accepted and dialled, several per peer, picked
+// by slab. Frames go to the handler; a frame that comes before its group's layout can be parked, its link paused.
+// Thread: the loop's.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/control.h"
+#include "common/loop.h"
+#include "common/transport/link.h"
+
+namespace tally {
+
+class DataLinks final : public Acceptor {
+ public:
+  DataLinks(EventLoop* loop, LinkHandler* handler);
+  ~DataLinks() override;
+
+  // Binds for peers that dial us. Errors as Transport::Listen.
+  Result<std::string> Listen(Transport* transport, std::string_view endpoint, const LinkIdentity& self);
+
+  // From now on peers of this epoch are admitted; `self` is what we say when dialling. Peers that came too early were
+  // told "not ready" and try again.
+  void Admit(const EpochMessage& epoch, const LinkIdentity& self);
+  // No peer is admitted any more and every link is closed.
+  void CloseAll();
+
+  // Dials `count` connections to a peer, endpoints in turn. A peer that is not ready yet is retried until `deadline`
+  // from now; then, or on a refusal of another kind, `on_error` runs (once).
+  void Dial(Transport* transport, OwnerRef peer, const std::vector<std::string>& endpoints, std::uint32_t count,
+            Nanos deadline);
+  std::function<void(const Status&)> on_error;
+  std::function<void()> on_change;  // a link came up
+
+  std::size_t count(OwnerRef peer) const;
+  // One of the links to `peer`, the same for the same key; null if there is none.
+  Link* Pick(OwnerRef peer, std::uint32_t key) const;
+
+  // Forgets a dead link (from OnClosed).
+  void Remove(Link& link);
+
+  // Keeps a frame whose group is not known yet and pauses its link. Unpark hands all to the handler and resumes.
+  void Park(Link& link, Frame& frame);
+  void Unpark();
+
+  LinkStats stats() const;               // all links of this job, dead ones included
+  std::uint64_t queued_bytes() const;
+  std::uint64_t rejected() const { return rejected_; }
+
+  Status OnHello(const LinkIdentity& peer) override;
+  void OnAccepted(std::unique_ptr<Link> link) override;
+  void OnRejected(const Status& why) override;
+
+ private:
+  struct Parked {
+    Link* link;
+    Frame frame;
+  };
+  struct Attempt;
+  void Try(std::shared_ptr<Attempt> attempt);
+  void Add(OwnerRef peer, std::unique_ptr<Link> link);
+
+  EventLoop* loop_;
+  LinkHandler* handler_;
+  bool admitting_ = false;
+  EpochMessage epoch_;
+  LinkIdentity self_;
+  std::map<OwnerRef, std::vector<std::unique_ptr<Link>>> links_;
+  std::vector<Parked> parked_;
+  LinkStats dead_stats_;
+  std::uint64_t rejected_ = 0;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+// "rank 2" for a worker's position p when positions follow ranks; "server 1".
+std::string DescribeOwner(OwnerRef owner, const std::vector<Member>& members);
+
+}  // namespace tally

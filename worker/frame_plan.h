@@ -1,0 +1,29 @@
+// FramePlan: which slabs of a bucket travel together, and in which order this position sends them. Slabs of one frame
+// have one bucket, one owner and one codec and are rising; the packing is equal on all positions, the order is not.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "server/core/group_tables.h"
+
+namespace tally {
+
+struct PlannedFrame {
+  std::uint32_t bucket = 0;
+  std::uint32_t owner = 0;  // index into LayoutMessage::owner_list
+  const Codec* codec = nullptr;
+  std::vector<std::uint32_t> slabs;
+  std::uint64_t elements = 0;
+  std::uint64_t payload_bytes = 0;  // encoded; in a schedule 4 * elements
+};
+
+struct FramePlan {
+  std::vector<PlannedFrame> frames;         // by bucket, in this position's send order
+  std::vector<std::uint32_t> bucket_begin;  // first frame of each bucket; size buckets + 1
+  std::vector<std::uint32_t> frame_of_slab;
+};
+
+FramePlan MakeFramePlan(const GroupTables& tables, Position self, std::uint32_t positions, std::uint64_t frame_bytes);
+
+}  // namespace tally
