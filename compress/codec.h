@@ -59,7 +59,8 @@ class Codec {
   // the field, expected and got.
   virtual Status Validate(std::span<const std::byte> payload, std::size_t n) const = 0;
   virtual void Decode(std::span<const std::byte> payload, std::size_t n, float* out) const = 0;
-  // acc[i] = acc[i] + decoded[i], same bits as Decode followed by AddInto.
+  // acc[i] = acc[i] + decoded[i], same bits as Decode followed by AddInto, but that a sparse codec leaves elements alone
+  // that it does not carry (a -0 there stays; sums of decoded values hold none).
   virtual void DecodeAdd(std::span<const std::byte> payload, std::size_t n, float* acc) const = 0;
 };
 
@@ -74,8 +75,11 @@ std::span<const CodecEntry> Codecs();
 Result<std::unique_ptr<Codec>> MakeCodec(std::string_view name, const Config::Compression& options);
 Result<std::unique_ptr<Codec>> MakeCodec(std::uint8_t id, const Config::Compression& options);
 
+// Whether replies and pushes round stochastically: `rounding`, where auto = only without error feedback.
+bool StochasticRounding(const Config::Compression& options);
+
 // The codec a tensor of `elements` fp32 numbers travels with: `none` below min_compress_bytes or when excluded, else
-// the configured one.
+// the configured one (whose name and options have passed MakeCodec).
 std::uint8_t CodecForTensor(std::string_view tensor_name, std::uint64_t elements, const Config::Compression& options);
 
 }  // namespace tally

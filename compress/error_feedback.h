@@ -26,7 +26,7 @@ class ErrorFeedback {
   void Commit();
   void Drop();
 
-  // Sum of |e| and of e*e over everything (double), and bytes held.
+  // Sum of |e| and of e*e over everything committed (double), and bytes held.
   double L1() const;
   double L2() const;
   std::uint64_t bytes() const;
@@ -34,15 +34,24 @@ class ErrorFeedback {
   std::span<const float> Residual(std::uint32_t tensor) const;
 
  private:
-  struct SlabState {
-    std::uint64_t start = 0;     // into the buffers
-    bool next_written = false;
+  // `old` flips per tensor, so that a tensor's residual is one run; slabs of it that were not rewritten are copied over.
+  struct TensorState {
+    std::uint64_t start = 0;  // into both buffers, or kNone
+    std::uint64_t elements = 0;
+    std::uint64_t slab_elements = 0;
+    std::uint32_t first_slab = 0, slab_count = 0;
+    std::uint32_t slabs_written = 0;  // in this step
+    unsigned old = 0;
   };
-  std::vector<std::uint64_t> tensor_start_;   // per tensor, or kNone
-  std::vector<std::uint64_t> tensor_elements_;
-  std::vector<std::uint64_t> slab_touched_;   // starts of slabs written this step, with lengths
+  void EndStep(bool commit);
+  void KeepUnwritten(const TensorState& tensor);
+  template <typename Term>
+  double Sum(const Term& term) const;
+
+  std::vector<TensorState> tensors_;
+  std::vector<bool> written_;           // per slab of the layout, in this step
+  std::vector<std::uint32_t> touched_;  // tensors with slabs_written > 0
   std::vector<float> buffers_[2];
-  int old_ = 0;
 };
 
 }  // namespace tally

@@ -1,0 +1,132 @@
+#include "compress/codec.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <vector>
+
+#include "compress/feedback_blocks.h"
+#include "compress/flush_denormals.h"
+
+namespace tally {
+
+#define TALLY_CODEC(id, name, factory) std::unique_ptr<Codec> factory(const Config::Compression& options);
+#include "compress/codecs.inc"
+#undef TALLY_CODEC
+
+namespace {
+
+constexpr std::array kCodecs = {
+#define TALLY_CODEC(id, name, factory) CodecEntry{id, name, &factory},
+#include "compress/codecs.inc"
+#undef TALLY_CODEC
+};
+
+constexpr bool IdsAndNamesAreUnique() {
+  for (std::size_t i = 0; i < kCodecs.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      if (kCodecs[i].id == kCodecs[j].id || kCodecs[i].name == kCodecs[j].name) return false;
+    }
+  }
+  return true;
+}
+static_assert(IdsAndNamesAreUnique(), "codecs.inc gives an id or a name twice");
+
+Status CheckOneOf(std::string_view option, const std::string& value, std::initializer_list<std::string_view> valid) {
+  std::string list;
+  for (const std::string_view name : valid) {
+    if (value == name) return Status::Ok();
+    list += (list.empty() ? "" : ", ") + std::string(name);
+  }
+  return InvalidArgument("compression." + std::string(option) + " = \"" + value + "\": expected one of " + list);
+}
+
+Status CheckOptions(const Config::Compression& options) {
+  // At least one part in a million; also refuses NaN.
+  if (!(options.ratio >= 1e-6 && options.ratio <= 1.0)) {
+    return InvalidArgument("compression.ratio = " + std::to_string(options.ratio) +
+                           ": expected a fraction in (0, 1], in steps of 0.000001");
+  }
+  TALLY_RETURN_IF_ERROR(CheckOneOf("rounding", options.rounding, {"auto", "nearest_even", "stochastic"}));
+  TALLY_RETURN_IF_ERROR(CheckOneOf("scale", options.scale, {"pow2", "absmax"}));
+  return CheckOneOf("topk_values", options.topk_values, {"fp32", "fp16"});
+}
+
+template <typename Matches>
+const CodecEntry* Find(const Matches& matches) {
+  const auto found = std::ranges::find_if(kCodecs, matches);
+  return found == kCodecs.end() ? nullptr : &*found;
+}
+
+Result<std::unique_ptr<Codec>> Make(const CodecEntry* entry, const std::string& asked,
+                                    const Config::Compression& options) {
+  if (entry == nullptr) {
+    std::string list;
+    for (const CodecEntry& codec : kCodecs) list += (list.empty() ? "" : ", ") + std::string(codec.name);
+    return InvalidArgument(std::string("codec ").append(asked) + " is unknown: expected one of " + list);
+  }
+  TALLY_RETURN_IF_ERROR(CheckOptions(options));
+  return entry->make(options);
+}
+
+// Shell pattern of * (any run) and ? (any one character); backs up to the last * only, so time is at most |a|*|b|.
+bool MatchesPattern(std::string_view text, std::string_view pattern) {
+  std::size_t t = 0, p = 0, star = std::string_view::npos, resume = 0;
+  while (t < text.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      resume = t;
+    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == text[t])) {
+      ++p;
+      ++t;
+    } else if (star != std::string_view::npos) {
+      p = star + 1;
+      t = ++resume;
+    } else {
+      return false;
+    }
+  }
+  return pattern.find_first_not_of('*', p) == std::string_view::npos;
+}
+
+}  // namespace
+
+bool Codec::EncodeWithFeedback(const EncodeKey& key, const float* g, float w, const float* e, float* e_out,
+                               std::size_t n, std::byte* out) const {
+  thread_local std::vector<float> scratch;  // kept, so that a warm step allocates nothing
+  if (scratch.size() < 2 * n) scratch.resize(2 * n);
+  float* p = scratch.data();
+  float* decoded = e_out == nullptr ? nullptr : p + n;
+  const FlushDenormals flush;
+  if (!WeightAndAdd(g, w, e, n, p)) return false;
+  Encode(key, p, n, out, decoded);
+  if (e_out != nullptr) {
+    for (std::size_t i = 0; i < n; ++i) e_out[i] = p[i] - decoded[i];
+  }
+  return true;
+}
+
+std::span<const CodecEntry> Codecs() { return kCodecs; }
+
+Result<std::unique_ptr<Codec>> MakeCodec(std::string_view name, const Config::Compression& options) {
+  return Make(Find([name](const CodecEntry& codec) { return codec.name == name; }), std::string(name), options);
+}
+
+Result<std::unique_ptr<Codec>> MakeCodec(std::uint8_t id, const Config::Compression& options) {
+  return Make(Find([id](const CodecEntry& codec) { return codec.id == id; }), std::to_string(id), options);
+}
+
+bool StochasticRounding(const Config::Compression& options) {
+  return options.rounding == "stochastic" || (options.rounding == "auto" && !options.error_feedback);
+}
+
+std::uint8_t CodecForTensor(std::string_view tensor_name, std::uint64_t elements, const Config::Compression& options) {
+  constexpr std::uint8_t kNone = 0;
+  if (elements < (options.min_compress_bytes + sizeof(float) - 1) / sizeof(float)) return kNone;
+  const auto excludes = [tensor_name](const std::string& pattern) { return MatchesPattern(tensor_name, pattern); };
+  if (std::ranges::any_of(options.exclude, excludes)) return kNone;
+  const CodecEntry* entry = Find([&options](const CodecEntry& codec) { return codec.name == options.codec; });
+  return entry == nullptr ? kNone : entry->id;
+}
+
+}  // namespace tally

@@ -1,0 +1,60 @@
+// Codec none: the fp32 numbers as they are, denormals included. Values are not checked here: a non-finite one shows in
+// the sum, which every owner checks.
+#include <algorithm>
+#include <cstring>
+
+#include "common/reduce/reduce.h"
+#include "compress/codec.h"
+#include "compress/validate.h"
+
+namespace tally {
+namespace {
+
+constexpr std::size_t kChunk = 4096;  // elements: 16 KiB, so that the check reads what the product left in L1
+
+class NoneCodec final : public Codec {
+ public:
+  std::uint8_t id() const override { return 0; }
+  std::string_view name() const override { return "none"; }
+  CodecTraits traits() const override {
+    return {.lossy = false, .linear = true, .exact_residual = true, .divided_by = DividedBy::kOwner};
+  }
+  std::size_t EncodedBytes(std::size_t n) const override { return n * sizeof(float); }
+
+  void Encode(const EncodeKey&, const float* p, std::size_t n, std::byte* out, float* decoded) const override {
+    if (n == 0) return;
+    std::memcpy(out, p, n * sizeof(float));
+    if (decoded != nullptr) std::memcpy(decoded, p, n * sizeof(float));
+  }
+
+  bool EncodeWithFeedback(const EncodeKey&, const float* g, float w, const float* e, float* e_out, std::size_t n,
+                          std::byte* out) const override {
+    auto* p = reinterpret_cast<float*>(out);  // may be unaligned: reduce's loops allow it
+    for (std::size_t first = 0; first < n; first += kChunk) {
+      const std::size_t count = std::min(kChunk, n - first);
+      Scale(p + first, g + first, w, count);
+      if (e != nullptr) AddInto(p + first, e + first, count);
+      if (!AllFinite(p + first, count)) return false;
+    }
+    if (e_out != nullptr) std::fill_n(e_out, n, 0.0f);
+    return true;
+  }
+
+  Status Validate(std::span<const std::byte> payload, std::size_t n) const override {
+    return CheckPayloadBytes(name(), n, EncodedBytes(n), payload.size());
+  }
+
+  void Decode(std::span<const std::byte> payload, std::size_t n, float* out) const override {
+    if (n != 0) std::memcpy(out, payload.data(), n * sizeof(float));
+  }
+
+  void DecodeAdd(std::span<const std::byte> payload, std::size_t n, float* acc) const override {
+    AddInto(acc, reinterpret_cast<const float*>(payload.data()), n);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Codec> MakeNoneCodec(const Config::Compression&) { return std::make_unique<NoneCodec>(); }
+
+}  // namespace tally
