@@ -26,6 +26,7 @@ if(TALLY_WARNINGS_AS_ERRORS)
 endif()
 target_include_directories(tally_flags INTERFACE ${CMAKE_SOURCE_DIR})
 if(TALLY_SANITIZE)
-  target_compile_options(tally_flags INTERFACE -fsanitize=${TALLY_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_compile_options(tally_flags INTERFACE
+    -fsanitize=${TALLY_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(tally_flags INTERFACE -fsanitize=${TALLY_SANITIZE})
 endif()

@@ -1,4 +1,4 @@
-"""install_test.py BUILD COMPILER SANITIZERS: installs to an empty prefix, then builds and runs a program against that."""
+"""install_test.py BUILD COMPILER SANITIZERS: installs, then builds and runs a program against that."""
 import os, pathlib, subprocess, sys, tempfile
 
 PROGRAM = r"""

@@ -1,4 +1,4 @@
-"""quickstart_test.py ROOT: deploy/quickstart in a small tree with recorded stand-ins for apt-get, cmake, ninja and ctest."""
+"""quickstart_test.py ROOT: deploy/quickstart in a small tree, with stand-ins that record their calls."""
 import os, pathlib, shutil, subprocess, sys, tempfile, unittest
 
 ROOT = pathlib.Path(sys.argv[1])
@@ -66,10 +66,10 @@ class Quickstart(unittest.TestCase):
         self.fake("id", "echo 0")
         self.installed(*self.packages())
         self.fake("apt-get", "")
-        self.fake("cmake", f"mkdir -p {self.build}; echo > {self.build}/build.ninja; "
-                           f"case $* in *WARNINGS*) echo TALLY_WARNINGS_AS_ERRORS:BOOL=ON > {self.build}/CMakeCache.txt;; esac")
+        self.fake("cmake", f"mkdir -p {self.build} && cd {self.build} && echo > build.ninja; "
+                           "case $* in *WARNINGS*) echo TALLY_WARNINGS_AS_ERRORS:BOOL=ON > CMakeCache.txt;; esac")
         self.fake("ninja", "")
-        self.fake("ctest", 'while [ "$1" != --output-junit ]; do shift; done; cat ' + str(self.record) + ' > "$2"; exit 8')
+        self.fake("ctest", f'while [ "$1" != --output-junit ]; do shift; done; cat {self.record} > "$2"; exit 8')
 
     def fake(self, name, body):
         path = self.bin / name
@@ -86,9 +86,9 @@ class Quickstart(unittest.TestCase):
 
     def run_it(self, *arguments, **environment):
         (self.top / "calls").write_text("")
-        done = subprocess.run([self.top / "deploy" / "quickstart", *arguments], capture_output=True, text=True, timeout=60,
-                              env=dict(PATH=str(self.bin), OS_RELEASE=str(self.os_release), **environment),
-                              stdin=subprocess.DEVNULL)
+        environment.update(PATH=str(self.bin), OS_RELEASE=str(self.os_release))
+        done = subprocess.run([self.top / "deploy" / "quickstart", *arguments], env=environment, timeout=60,
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True)
         return done, [c for c in (self.top / "calls").read_text().splitlines() if not c.startswith("id ")]
 
     def test_usage(self):
