@@ -1,5 +1,6 @@
 #include "common/buffer.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstdlib>
@@ -178,10 +179,18 @@ bool BufferRef::unique() const {
   return buffer_ != nullptr && !buffer_->read_only && buffer_->references.load(std::memory_order_acquire) == 1;
 }
 
+void BufferRef::Drop(void* buffer, std::uint64_t) { BufferRef dropped(static_cast<Buffer*>(buffer)); }
+
 Release BufferRef::IntoRelease() && {
   Buffer* buffer = std::exchange(buffer_, nullptr);
   if (buffer == nullptr) return {};
-  return {[](void* context, std::uint64_t) { BufferRef(static_cast<Buffer*>(context)); }, buffer, 0};
+  return {&BufferRef::Drop, buffer, 0};
+}
+
+BufferRef BufferRef::FromRelease(const Release& release) {
+  if (release.call != &BufferRef::Drop) return {};
+  Buffer* buffer = static_cast<Buffer*>(release.context);
+  return buffer->wrapper ? BufferRef() : BufferRef(buffer);
 }
 
 }  // namespace tally

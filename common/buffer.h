@@ -47,9 +47,14 @@ class BufferRef {
   // Gives this reference up as a Release, for Link::Send.
   Release IntoRelease() &&;
 
+  // Takes the reference back out of a Release that IntoRelease made of a pool's own block; the Release must then not be
+  // called. Any other Release is left alone and the answer is empty.
+  static BufferRef FromRelease(const Release& release);
+
  private:
   friend class BufferPool;
   explicit BufferRef(Buffer* adopted) : buffer_(adopted) {}
+  static void Drop(void* buffer, std::uint64_t);
   Buffer* buffer_ = nullptr;
 };
 

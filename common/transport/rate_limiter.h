@@ -17,14 +17,16 @@ class RateLimiter {
  public:
   enum class Direction : std::uint8_t { kSend, kReceive };
 
-  // `bits_per_second` > 0. `nic` empty: private to this object. Errors: kUnavailable (file, with errno text),
-  // kMismatch when the NIC exists with another rate (both named).
+  // `bits_per_second` >= 1. `nic` empty: private to this object; else at most 64 letters, digits, '-', '_', '.'.
+  // Errors: kInvalidArgument, kUnavailable (file, with errno text), kMismatch when the NIC exists with another rate
+  // (both named).
   static Result<std::shared_ptr<RateLimiter>> Make(double bits_per_second, const std::string& nic);
   virtual ~RateLimiter() = default;
 
   // Reserves `bytes` and returns how long to wait from `now` until the last of them has passed the NIC. The slot may
   // begin as early as `now - bytes/rate` for kReceive (the bytes were on the wire while the sender was paced; so a
-  // lone stream is not charged twice) and at `now` for kSend.
+  // lone stream is not charged twice) and at `now` for kSend; both up to 1 ms earlier, so that a caller whose timer
+  // woke late loses no throughput. Over any longer time the rate is exact.
   virtual Nanos Reserve(Direction direction, std::uint64_t bytes, TimePoint now) = 0;
   virtual double bits_per_second() const = 0;
 };
