@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -143,9 +144,14 @@ using ControlMessage =
     std::variant<JoinMessage, RefusedMessage, WaitingMessage, EpochMessage, DeclareMessage, LayoutMessage,
                  PreparedMessage, VerdictMessage, HeartbeatMessage, FailureMessage, LeaveMessage, ReloadMessage>;
 
+// May be longer than kMaxControlBytes where a layout is huge: whoever sends it compares.
 std::vector<std::byte> EncodeControl(const ControlMessage& message);
-// Errors: kCorrupt with the field. Bounds as RELIABILITY §9: total <= 1 MiB, nesting <= 16, names printable.
+// Errors: kCorrupt with the field; kUnsupported for a message that a newer version added, to be ignored.
+// Bounds: total <= 1 MiB, nesting <= 16, names as IsPrintableName; in texts for people the unprintable becomes '?'.
 Result<ControlMessage> DecodeControl(std::span<const std::byte> bytes);
+
+// Printable ASCII, at most 128 bytes: what a name in a message must be.
+bool IsPrintableName(std::string_view text);
 
 // "rank 2 (hostA, pid 4711)" or "server 0 (hostB, pid 12)".
 std::string Describe(const Member& member);
