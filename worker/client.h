@@ -19,6 +19,8 @@ namespace tally {
 
 class Engine;
 class Group;
+class GroupRuntime;
+struct TicketState;
 
 enum class Vote : std::uint8_t { kCommit, kSkip };
 enum class Outcome : std::uint8_t { kCommitted, kSkipped };
@@ -35,8 +37,7 @@ struct ClientStats {
   std::uint64_t frames_sent = 0, frames_received = 0;
   std::uint64_t steps_committed = 0, steps_skipped = 0;
   std::uint64_t pool_allocations = 0;                    // blocks the engine took from the system
-  std::uint64_t copied_bytes = 0;                        // copies of payload beyond encode and decode
-  double encode_s = 0, reduce_s = 0, engine_cpu_s = 0;
+  double engine_cpu_s = 0;                               // CPU time of the engine thread
   double residual_l1 = 0;
   std::uint64_t residual_bytes = 0;
 };
@@ -51,9 +52,7 @@ class Ticket {
 
  private:
   friend class Engine;
-  friend class Group;
-  struct State;
-  std::shared_ptr<State> state_;
+  std::shared_ptr<TicketState> state_;
 };
 
 struct GroupOptions {
@@ -98,11 +97,17 @@ class Group {
   std::span<const float> Residual(std::uint32_t tensor) const;
 
  private:
-  friend class Engine;
   friend class Client;
-  struct State;
-  explicit Group(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  Group(Engine* engine, GroupRuntime* runtime, std::vector<std::vector<std::uint32_t>> buckets);
+
+  Engine* engine_;
+  GroupRuntime* runtime_;
+  std::vector<std::vector<std::uint32_t>> buckets_;  // own tensor indices
+  std::vector<std::uint32_t> bucket_of_;             // per own tensor
+  std::vector<bool> submitted_;                      // in the open step
+  bool step_open_ = false;
+  float weight_ = 1;
+  StepId step_;
 };
 
 class Client {

@@ -114,9 +114,13 @@ void DataLinks::Park(Link& link, Frame& frame) {
 }
 
 void DataLinks::Unpark() {
-  std::vector<Parked> parked = std::exchange(parked_, {});
-  for (Parked& p : parked) p.link->PauseReceive(false);
-  for (Parked& p : parked) handler_->OnFrame(*p.link, p.frame);
+  // One at a time: the handler may park a frame again or close links, parked ones included.
+  for (std::size_t left = parked_.size(); left > 0 && !parked_.empty(); --left) {
+    Parked p = std::move(parked_.front());
+    parked_.erase(parked_.begin());
+    p.link->PauseReceive(false);
+    handler_->OnFrame(*p.link, p.frame);
+  }
 }
 
 LinkStats DataLinks::stats() const {

@@ -28,6 +28,9 @@ Result<std::shared_ptr<const GroupTables>> MakeGroupTables(LayoutMessage message
       return Corrupt(where + ": owner " + std::to_string(owner) + " of " + std::to_string(message.owner_list.size()));
     }
   }
+  if (message.name.starts_with(kCollectivePrefix)) {
+    std::fill(message.codecs.begin(), message.codecs.end(), std::uint8_t{0});
+  }
   for (const std::uint8_t id : message.codecs) {
     const auto known = std::find_if(tables->codecs.begin(), tables->codecs.end(),
                                     [&](const auto& codec) { return codec->id() == id; });

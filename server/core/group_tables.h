@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "common/config/config.h"
@@ -13,6 +14,9 @@
 #include "compress/codec.h"
 
 namespace tally {
+
+// Groups with this prefix are standalone collectives: exact, without residuals and verdicts.
+inline constexpr std::string_view kCollectivePrefix = "collective.";
 
 struct GroupTables {
   LayoutMessage message;

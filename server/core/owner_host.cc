@@ -36,8 +36,7 @@ Status OwnerHost::AddGroup(std::shared_ptr<const GroupTables> tables, const Conf
   owner.deterministic = job.aggregation.deterministic;
   owner.error_feedback = job.compression.error_feedback;
   owner.seed = job.compression.seed;
-  owner.stochastic = job.compression.rounding == "stochastic" ||
-                     (job.compression.rounding == "auto" && !job.compression.error_feedback);
+  owner.stochastic = StochasticRounding(job.compression);
   owner.held_bytes_cap = options_.workers * limits.credit_bytes;
   hosted.tables = std::move(tables);
   const std::uint32_t id = message.group.value;

@@ -1,0 +1,140 @@
+#include "worker/client.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "worker/engine.h"
+
+namespace tally {
+
+Status Ticket::Wait() {
+  if (state_ == nullptr) return InvalidArgument("an empty ticket was waited for");
+  return state_->engine->WaitTicket(state_.get());
+}
+
+bool Ticket::done() const { return state_ != nullptr && state_->completion.done(); }
+
+Group::Group(Engine* engine, GroupRuntime* runtime, std::vector<std::vector<std::uint32_t>> buckets)
+    : engine_(engine), runtime_(runtime), buckets_(std::move(buckets)), submitted_(buckets_.size(), false) {
+  for (std::uint32_t b = 0; b < buckets_.size(); ++b) {
+    for (const std::uint32_t tensor : buckets_[b]) {
+      if (bucket_of_.size() <= tensor) bucket_of_.resize(tensor + 1);
+      bucket_of_[tensor] = b;
+    }
+  }
+}
+
+Group::~Group() = default;
+
+GroupId Group::id() const { return runtime_->tables().message.group; }
+std::size_t Group::bucket_count() const { return buckets_.size(); }
+std::span<const std::uint32_t> Group::bucket(BucketId bucket) const { return buckets_[bucket.value]; }
+BucketId Group::bucket_of(std::uint32_t tensor) const { return BucketId(bucket_of_[tensor]); }
+
+std::span<float> Group::Input(std::uint32_t tensor) { return runtime_->arena_input(runtime_->to_layout(tensor)); }
+
+Status Group::SetInput(std::uint32_t tensor, std::span<const float> memory) {
+  const std::uint32_t t = runtime_->to_layout(tensor);
+  const TensorSpec& spec = runtime_->tables().layout.tensors[t];
+  if (memory.size() != spec.elements.value) {
+    return InvalidArgument("input of " + spec.name + ": expected " + std::to_string(spec.elements.value) +
+                           " elements, got " + std::to_string(memory.size()));
+  }
+  if (submitted_[bucket_of_[tensor]]) {
+    return InvalidArgument("input of " + spec.name + " changed after its bucket was submitted");
+  }
+  runtime_->inputs[t] = memory.data();
+  return Status::Ok();
+}
+
+Status Group::SetWeight(float weight) {
+  if (!std::isfinite(weight) || weight < 0) {
+    return InvalidArgument("weight " + std::to_string(weight) + ": expected a finite number >= 0");
+  }
+  if (step_open_) return InvalidArgument("the weight of a step is set before its first Submit");
+  weight_ = weight;
+  return Status::Ok();
+}
+
+tally::Result<Ticket> Group::Submit(BucketId bucket) {
+  if (bucket.value >= buckets_.size()) {
+    return InvalidArgument("bucket " + std::to_string(bucket.value) + " of " + std::to_string(buckets_.size()));
+  }
+  if (submitted_[bucket.value]) {
+    return InvalidArgument("bucket " + std::to_string(bucket.value) + " was submitted twice in step " +
+                           std::to_string(step_.value));
+  }
+  submitted_[bucket.value] = true;
+  step_open_ = true;
+  return engine_->Submit(runtime_, bucket.value, {weight_, static_cast<double>(weight_)});
+}
+
+std::span<const float> Group::Output(std::uint32_t tensor) const {
+  const std::uint32_t t = runtime_->to_layout(tensor);
+  return {runtime_->outputs[t], runtime_->tables().layout.tensors[t].elements.value};
+}
+
+tally::Result<StepResult> Group::EndStep(Vote vote) {
+  tally::Result<StepResult> result = engine_->EndStep(runtime_, vote, {weight_, static_cast<double>(weight_)});
+  if (!result.ok()) return result;
+  std::fill(submitted_.begin(), submitted_.end(), false);
+  step_open_ = false;
+  weight_ = 1;
+  ++step_;
+  return result;
+}
+
+StepId Group::step() const { return step_; }
+
+std::span<const float> Group::Residual(std::uint32_t tensor) const {
+  return runtime_->feedback().Residual(runtime_->to_layout(tensor));
+}
+
+Client::Client() = default;
+Client::~Client() = default;
+
+tally::Result<std::unique_ptr<Client>> Client::Join(const LoadedConfig& config) {
+  std::unique_ptr<Client> client(new Client);
+  TALLY_ASSIGN_OR_RETURN(client->engine_, Engine::Start(config));
+  return client;
+}
+
+Rank Client::rank() const { return engine_->rank(); }
+std::uint32_t Client::workers() const { return engine_->workers(); }
+std::uint32_t Client::servers() const { return engine_->servers(); }
+EpochId Client::epoch() const { return engine_->epoch(); }
+std::string Client::Describe() const { return engine_->description(); }
+
+tally::Result<Group*> Client::DeclareGroup(std::span<const TensorSpec> tensors, const GroupOptions& options) {
+  if (options.name.empty() || options.name.starts_with(kCollectivePrefix)) {
+    return InvalidArgument("group name \"" + options.name + "\": expected a name that does not begin with collective.");
+  }
+  for (const TensorSpec& tensor : tensors) {
+    if (tensor.dtype != DType::kFloat32) {
+      return Unsupported("tensor " + tensor.name + " is " + DTypeName(tensor.dtype) +
+                         ": this version takes fp32 gradients; convert, or let a 16-bit codec do it on the wire");
+    }
+  }
+  TALLY_ASSIGN_OR_RETURN(GroupRuntime * runtime, engine_->Declare(tensors, options));
+  std::vector<std::vector<std::uint32_t>> buckets;
+  for (const auto& bucket : runtime->tables().layout.buckets) {
+    std::vector<std::uint32_t>& own = buckets.emplace_back();
+    for (const std::uint32_t t : bucket) own.push_back(runtime->to_own(t));
+  }
+  groups_.push_back(std::unique_ptr<Group>(new Group(engine_.get(), runtime, std::move(buckets))));
+  return groups_.back().get();
+}
+
+Status Client::AllReduce(std::span<float> data, ReduceOp op) { return engine_->AllReduce(data, op); }
+
+Status Client::Barrier() {
+  float one = 1;
+  return AllReduce(std::span(&one, 1), ReduceOp::kSum);
+}
+
+ClientStats Client::stats() const { return engine_->Stats(); }
+
+Status Client::Leave() { return engine_->Leave(); }
+
+}  // namespace tally

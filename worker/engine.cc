@@ -1,0 +1,599 @@
+#include "worker/engine.h"
+
+#include <algorithm>
+#include <ctime>
+#include <future>
+#include <random>
+#include <set>
+#include <utility>
+
+#include <unistd.h>
+
+#include "common/schedule/schedule.h"
+#include "common/transport/local_address.h"
+#include "common/transport/rate_limiter.h"
+#include "common/version.h"
+
+namespace tally {
+namespace {
+
+constexpr Nanos kFlushBound = std::chrono::seconds(2);
+constexpr Nanos kPoll = std::chrono::milliseconds(2);
+constexpr Nanos kContinueLater = std::chrono::microseconds(100);
+
+std::string HostName() {
+  char name[256] = "unknown";
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+std::uint64_t RandomIncarnation() {
+  std::random_device device;
+  return (std::uint64_t{device()} << 32 | device()) | 1;
+}
+
+}  // namespace
+
+Engine::Engine(const LoadedConfig& config) : loaded_(config) {}
+
+Result<std::unique_ptr<Engine>> Engine::Start(const LoadedConfig& config) {
+  std::unique_ptr<Engine> engine(new Engine(config));
+  TALLY_RETURN_IF_ERROR(engine->Begin());
+  engine->thread_ = std::thread([raw = engine.get()] { raw->loop_.Run(); });
+  engine->Post([raw = engine.get()] { raw->membership_->Start(); });
+  const Config& c = config.config;
+  Status status;
+  const auto speak_up = [&] { engine->logger_->Info("still joining", {{"coordinator", c.coordinator.address}}); };
+  if (!engine->join_completion_.Wait(c.membership.join_timeout, speak_up, &status)) {
+    status = engine->JoinError();
+  }
+  if (!status.ok()) return status;
+  return engine;
+}
+
+Engine::~Engine() {
+  (void)Leave();
+  if (thread_.joinable()) {
+    loop_.Stop();
+    thread_.join();
+  }
+  membership_.reset();
+  links_.reset();
+  coordinator_host_.reset();
+  local_frames_.clear();
+  worker_transport_.reset();
+  server_transport_.reset();
+  control_transport_.reset();
+}
+
+Status Engine::Begin() {
+  const Config& c = loaded_.config;
+  TALLY_ASSIGN_OR_RETURN(logger_, Logger::Make(c.log));
+  logger_->SetContext({{"job", c.job.name}, {"rank", c.worker.rank}});
+  for (const std::string& warning : loaded_.warnings) logger_->Warn(warning);
+  workers_ = c.job.workers;
+  servers_ = static_cast<std::uint32_t>(c.servers.addresses.size());
+  if (workers_ == 0 || c.worker.rank >= workers_) {
+    return InvalidArgument("rank " + std::to_string(c.worker.rank) + " of " + std::to_string(workers_) +
+                           " workers: set job.workers and worker.rank, or start through a launcher that sets RANK and "
+                           "WORLD_SIZE");
+  }
+  TALLY_ASSIGN_OR_RETURN(const ModeExpansion expansion, ExpandMode(c));
+  exchange_ = expansion.exchange;
+  schedule_ = expansion.schedule;
+  server_shares_ = expansion.server_shares;
+  worker_shares_ = expansion.worker_shares;
+  description_ = exchange_ == ExchangeKind::kSchedule ? "schedule " + schedule_ + " over " + c.link.transport
+                 : !worker_shares_ ? "owners on " + std::to_string(servers_) + " servers over " + c.servers.transport
+                 : !server_shares_ ? "owners on " + std::to_string(workers_) + " workers over " + c.link.transport
+                                   : "owners on " + std::to_string(servers_) + " servers over " + c.servers.transport +
+                                         " and " + std::to_string(workers_) + " workers over " + c.link.transport;
+  incarnation_ = RandomIncarnation();
+
+  std::string coordinator = c.coordinator.address;
+  if (coordinator.empty() && servers_ > 0) coordinator = c.servers.addresses.front();
+  if (coordinator.empty() && workers_ == 1) coordinator = "tcp://127.0.0.1:0";
+  if (coordinator.empty()) {
+    return InvalidArgument("no coordinator: set coordinator.address, servers.addresses, or MASTER_ADDR and MASTER_PORT");
+  }
+  TALLY_ASSIGN_OR_RETURN(const EndpointParts where, ParseEndpoint(coordinator));
+  const bool loopback = IsLoopbackAddress(where.host);
+  LinkOptions options;
+  options.payload_crc = c.link.payload_crc == "on" || (c.link.payload_crc == "auto" && !loopback);
+  options.socket_buffer_bytes = static_cast<std::uint32_t>(c.link.socket_buffer_bytes);
+  options.connect_timeout = c.membership.join_timeout;
+  TALLY_RETURN_IF_ERROR(StartTransports(options));
+  if (servers_ == 0 && c.worker.rank == 0) {
+    CoordinatorOptions coordinator_options;
+    coordinator_options.version = kVersion;
+    coordinator_options.incarnation = incarnation_;
+    coordinator_host_ = std::make_unique<CoordinatorHost>(&loop_, coordinator_options);
+    TALLY_ASSIGN_OR_RETURN(coordinator, coordinator_host_->Listen(control_transport_.get(), coordinator));
+  }
+  loaded_.config.coordinator.address = coordinator;
+
+  links_ = std::make_unique<DataLinks>(&loop_, this);
+  links_->on_change = [this] { CheckJoined(); };
+  links_->on_error = [this](const Status& why) { Fail(why); };
+  if (workers_ > 1 && (exchange_ == ExchangeKind::kSchedule || worker_shares_)) {
+    std::string bind = c.worker.bind;
+    if (bind.empty()) {
+      TALLY_ASSIGN_OR_RETURN(bind, LocalAddressTowards(where.host));
+    }
+    LinkIdentity self;
+    self.index = c.worker.rank;
+    self.incarnation = incarnation_;
+    TALLY_ASSIGN_OR_RETURN(const std::string endpoint,
+                           links_->Listen(worker_transport_.get(), c.link.transport + "://" + bind + ":0", self));
+    data_endpoints_.push_back(endpoint);
+  }
+
+  Membership::Options member;
+  member.coordinator = coordinator;
+  member.heartbeat = c.membership.heartbeat;
+  member.dead = c.membership.dead;
+  member.join.version = kVersion;
+  member.join.role = Role::kWorker;
+  member.join.index = c.worker.rank;
+  member.join.world = workers_;
+  member.join.job = c.job.name;
+  member.join.incarnation = incarnation_;
+  member.join.host = HostName();
+  member.join.node = member.join.host;
+  member.join.pid = static_cast<std::uint32_t>(getpid());
+  member.join.endpoints = data_endpoints_;
+  member.join.config_digest = loaded_.job_digest;
+  member.join.config_text = loaded_.job_text;
+  membership_ = std::make_unique<Membership>(&loop_, control_transport_.get(), logger_.get(), member, this);
+  return Status::Ok();
+}
+
+Status Engine::StartTransports(LinkOptions options) {
+  const Config& c = loaded_.config;
+  TALLY_ASSIGN_OR_RETURN(control_transport_, MakeTransport("tcp", &loop_, &pool_, options));
+  if (c.link.rate_bits > 0) {
+    TALLY_ASSIGN_OR_RETURN(options.limiter, RateLimiter::Make(c.link.rate_bits, c.link.nic));
+  }
+  TALLY_ASSIGN_OR_RETURN(worker_transport_, MakeTransport(c.link.transport, &loop_, &pool_, options));
+  if (server_shares_) {
+    TALLY_ASSIGN_OR_RETURN(server_transport_, MakeTransport(c.servers.transport, &loop_, &pool_, options));
+  }
+  return Status::Ok();
+}
+
+std::string Engine::RankName() const {
+  return "rank " + std::to_string(loaded_.config.worker.rank) + " of job " + loaded_.config.job.name;
+}
+
+Status Engine::JoinError() const {
+  return Timeout(RankName() + " did not get into the job within " +
+                 std::to_string(std::chrono::duration_cast<std::chrono::seconds>(
+                                    loaded_.config.membership.join_timeout).count()) +
+                 " s (membership.join_timeout), coordinator " + loaded_.config.coordinator.address +
+                 ": start the missing members, or check addresses and job.workers");
+}
+
+// ---- membership ------------------------------------------------------------------------------------------------------
+
+void Engine::OnEpoch(EpochMessage message) {
+  const Config& c = loaded_.config;
+  epoch_ = std::move(message);
+  Position self;
+  for (const Member& m : epoch_.members) {
+    if (m.role == Role::kWorker && m.index == c.worker.rank) self = m.position;
+  }
+  LinkIdentity identity;
+  identity.job_hash = epoch_.job_hash;
+  identity.epoch = epoch_.epoch;
+  identity.incarnation = incarnation_;
+  identity.index = self.value;
+  links_->Admit(epoch_, identity);
+
+  std::set<OwnerRef> peers;
+  for (const Member& m : epoch_.members) {
+    if (m.role == Role::kServer && server_shares_) peers.insert({Role::kServer, m.index});
+    if (m.role == Role::kWorker && worker_shares_ && m.position != self) {
+      peers.insert({Role::kWorker, m.position.value});
+    }
+  }
+  if (exchange_ == ExchangeKind::kSchedule) {
+    const Result<const ScheduleEntry*> schedule = FindSchedule(schedule_);
+    std::vector<ScheduleStep> steps;
+    for (std::uint32_t owner = 0; owner < workers_; ++owner) {
+      schedule.value()->generate(Position(owner), self, workers_, &steps);
+      for (const ScheduleStep& step : steps) {
+        if (step.op != StepOp::kFinish) peers.insert({Role::kWorker, step.peer.value});
+      }
+    }
+  }
+  peers_.assign(peers.begin(), peers.end());
+
+  OwnerHost::Options host;
+  host.self = {Role::kWorker, self.value};
+  host.job_hash = epoch_.job_hash;
+  host.incarnation = incarnation_;
+  host.workers = workers_;
+  host.link_to = [this](Position p, std::uint32_t key) { return links_->Pick({Role::kWorker, p.value}, key); };
+  host.has_local = true;
+  host.local = self;
+  host.deliver_local = [this](Frame& frame) {
+    local_frames_.push_back(std::move(frame));
+    if (std::exchange(draining_local_, true)) return;
+    loop_.Post([this] { DrainLocal(); });
+  };
+  owner_host_ = std::make_unique<OwnerHost>(host, &pool_);
+  DialPeers();
+  CheckJoined();
+}
+
+// Of two workers the one with the higher position dials; servers are always dialled.
+void Engine::DialPeers() {
+  const Config& c = loaded_.config;
+  const std::uint32_t self = owner_host_ == nullptr ? 0 : links_->self().index;
+  for (const OwnerRef peer : peers_) {
+    if (peer.role == Role::kWorker && peer.index > self) continue;
+    const auto member = std::find_if(epoch_.members.begin(), epoch_.members.end(), [&](const Member& m) {
+      return m.role == peer.role && (m.role == Role::kServer ? m.index : m.position.value) == peer.index;
+    });
+    Transport* transport = peer.role == Role::kServer ? server_transport_.get() : worker_transport_.get();
+    links_->Dial(transport, peer, member->endpoints, c.link.connections, c.membership.join_timeout);
+  }
+}
+
+void Engine::CheckJoined() {
+  if (joined_ || epoch_.epoch.value == 0) return;
+  for (const OwnerRef peer : peers_) {
+    if (links_->count(peer) < loaded_.config.link.connections) return;
+  }
+  joined_ = true;
+  logger_->Info("joined", {{"workers", workers_},
+                           {"servers", servers_},
+                           {"epoch", epoch_.epoch.value},
+                           {"exchange", description_},
+                           {"emulated_nic", loaded_.config.link.rate_bits > 0
+                                                ? std::to_string(loaded_.config.link.rate_bits) + " bit/s"
+                                                : std::string("no")}});
+  join_completion_.Complete(Status::Ok());
+}
+
+void Engine::OnLayout(LayoutMessage message) {
+  const auto declaration = std::find_if(declarations_.begin(), declarations_.end(),
+                                        [&](const auto& d) { return d->name == message.name; });
+  if (declaration == declarations_.end()) return;
+  const std::shared_ptr<Declaration> kept = *declaration;
+  Declaration& declared = *kept;
+  declarations_.erase(declaration);
+  const Config& c = loaded_.config;
+  const auto make = [&]() -> Status {
+    TALLY_ASSIGN_OR_RETURN(auto tables, MakeGroupTables(std::move(message), c, workers_));
+    TALLY_RETURN_IF_ERROR(owner_host_->AddGroup(tables, c));
+    GroupRuntime::Options options;
+    options.exchange.header.job_hash = epoch_.job_hash;
+    options.exchange.header.epoch = tables->message.epoch;
+    options.exchange.header.incarnation = incarnation_;
+    options.exchange.header.group = tables->message.group;
+    options.exchange.self = Position(links_->self().index);
+    options.exchange.positions = workers_;
+    options.exchange.limits = MakeFlowLimits(*tables, c, workers_);
+    options.exchange.seed = c.compression.seed;
+    options.exchange.stochastic = StochasticRounding(c.compression);
+    options.rank_name = "rank " + std::to_string(c.worker.rank);
+    options.error_feedback = c.compression.error_feedback;
+    options.collective = tables->message.name.starts_with(kCollectivePrefix);
+    TALLY_ASSIGN_OR_RETURN(auto group, GroupRuntime::Make(options, tables, declared.own, &pool_, this));
+    declared.group = group.get();
+    if (const std::uint64_t bytes = group->feedback().bytes(); bytes > 0) {
+      logger_->Info("error feedback", {{"group", tables->message.name}, {"bytes", bytes}});
+    }
+    groups_[tables->message.group.value] = std::move(group);
+    return Status::Ok();
+  };
+  const Status status = make();
+  if (!status.ok()) Fail(status.WithContext("group " + declared.name));
+  declared.completion.Complete(status);
+  links_->Unpark();
+}
+
+void Engine::OnVerdict(const VerdictMessage& verdict) {
+  const auto found = groups_.find(verdict.group.value);
+  if (found == groups_.end()) return;
+  ++(verdict.commit ? committed_ : skipped_);
+  found->second->OnVerdict(verdict);
+}
+
+void Engine::OnJobFailed(const Status& why) { SetFailure(why); }
+
+// ---- frames ----------------------------------------------------------------------------------------------------------
+
+void Engine::OnFrame(Link& link, Frame& frame) {
+  if (failed_ || leaving_) return;
+  const FrameHeader& header = frame.header;
+  if (header.role != link.peer().role || header.position != link.peer().index || header.job_hash != epoch_.job_hash) {
+    Fail(Corrupt("frame on " + link.Describe() + " speaks for " + (header.role == Role::kServer ? "server " : "position ") +
+                 std::to_string(header.position) + " or another job"));
+    return;
+  }
+  if (!Deliver(frame)) links_->Park(link, frame);
+}
+
+bool Engine::Deliver(Frame& frame) {
+  const auto found = groups_.find(frame.header.group.value);
+  if (found == groups_.end()) return false;
+  GroupRuntime& group = *found->second;
+  if (frame.header.epoch != group.tables().message.epoch) return true;  // fenced: of an epoch that is over
+  if (frame.header.kind == FrameKind::kPush) {
+    if (const Status status = owner_host_->OnPush(frame); !status.ok()) {
+      Fail(status.WithContext("push from position " + std::to_string(frame.header.position)));
+    }
+    return true;
+  }
+  group.OnFrame(frame);
+  return true;
+}
+
+void Engine::DrainLocal() {
+  draining_local_ = false;
+  std::vector<Frame> frames = std::exchange(local_frames_, {});
+  for (Frame& frame : frames) {
+    if (failed_) return;
+    Deliver(frame);
+  }
+}
+
+void Engine::OnClosed(Link& link, const Status& why) {
+  const std::string name = DescribeOwner({link.peer().role, link.peer().index}, epoch_.members);
+  const std::string text = "data link to " + name + " closed: " + why.text();
+  links_->Remove(link);
+  if (failed_ || leaving_) return;
+  logger_->Debug(text);
+  // The coordinator says who died, if somebody did. If it stays silent and we are in the middle of something that needs
+  // the link, that is the error.
+  loop_.After(loaded_.config.membership.heartbeat * 2, [this, text] {
+    if (failed_ || leaving_) return;
+    for (const auto& [id, group] : groups_) {
+      if (group->in_flight()) {
+        Fail(PeerLost(text + "; " + group->Describe()));
+        return;
+      }
+    }
+  });
+}
+
+Status Engine::Send(OwnerRef to, std::uint32_t key, const FrameHeader& header, std::span<const std::byte> payload,
+                    BufferRef hold) {
+  if (to.role == Role::kWorker && to.index == links_->self().index) {
+    // const_cast: shared or wrapped as const, so the owner only reads (see Frame).
+    Frame frame{header, {const_cast<std::byte*>(payload.data()), payload.size()}, std::move(hold)};
+    return owner_host_->OnPush(frame);
+  }
+  Link* link = links_->Pick(to, key);
+  // Without a link the peer is gone: the membership says so within its bound, with a better reason than we have here.
+  if (link == nullptr) return Status::Ok();
+  (void)link->Send(header, payload, std::move(hold).IntoRelease());
+  return Status::Ok();
+}
+
+void Engine::Prepared(const PreparedMessage& message) { membership_->Send(message); }
+
+void Engine::Verdict(const VerdictMessage& verdict) { owner_host_->OnVerdict(verdict); }
+
+void Engine::PostContinue(GroupRuntime* group, bool later) {
+  const auto run = [this, group] {
+    if (!failed_) group->Continue();
+  };
+  if (later) {
+    loop_.After(kContinueLater, run);
+  } else {
+    loop_.Post(run);
+  }
+}
+
+// ---- failure ---------------------------------------------------------------------------------------------------------
+
+void Engine::Fail(const Status& why) {
+  if (failed_ || leaving_) return;
+  FailureMessage message;
+  message.kind = why.kind();
+  message.text = RankName() + ": " + why.text();
+  membership_->Send(message);
+  SetFailure(why);
+}
+
+void Engine::SetFailure(const Status& why) {
+  if (leaving_ || failed_) return;
+  std::string where = RankName();
+  if (epoch_.epoch.value != 0) where += ", epoch " + std::to_string(epoch_.epoch.value);
+  for (const auto& [id, group] : groups_) {
+    if (group->in_flight()) where += ", " + group->Describe();
+  }
+  const Status status = why.WithContext(where);
+  {
+    std::lock_guard lock(failure_mutex_);
+    failure_ = status;
+  }
+  failed_ = true;
+  logger_->Error("job failed", {{"kind", ToString(why.kind())}, {"why", why.text()}});
+  join_completion_.Complete(status);
+  for (const auto& declaration : std::exchange(declarations_, {})) declaration->completion.Complete(status);
+  for (const auto& [id, group] : groups_) group->FailAll(status);
+}
+
+Status Engine::failure() const {
+  std::lock_guard lock(failure_mutex_);
+  return failure_;
+}
+
+// ---- caller side -----------------------------------------------------------------------------------------------------
+
+void Engine::Post(std::function<void()> task) { loop_.Post(std::move(task)); }
+
+std::string Engine::Ask(std::function<std::string()> question) {
+  auto answer = std::make_shared<std::promise<std::string>>();
+  std::future<std::string> future = answer->get_future();
+  Post([answer, question = std::move(question)] { answer->set_value(question()); });
+  if (future.wait_for(kFlushBound) != std::future_status::ready) return "the engine is busy";
+  return future.get();
+}
+
+Status Engine::Wait(Completion& completion, Nanos timeout, const std::string& what, GroupRuntime* group) {
+  const auto describe = [&] { return group == nullptr ? what : what + ": " + Ask([group] { return group->Describe(); }); };
+  Status status;
+  if (completion.Wait(timeout, [&] { logger_->Info("waiting", {{"for", describe()}}); }, &status)) return status;
+  const Status late = Timeout(RankName() + ": " + describe() + "; nothing within " +
+                              std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count()) +
+                              " ms (step.timeout)");
+  // The step cannot be left half done: the job ends, and every other rank is told.
+  Post([this, late] { Fail(late); });
+  (void)completion.Wait(kFlushBound, [] {}, &status);
+  return late;
+}
+
+Result<GroupRuntime*> Engine::Declare(std::span<const TensorSpec> tensors, const GroupOptions& options) {
+  if (failed_) return failure();
+  auto declaration = std::make_shared<Declaration>();
+  declaration->name = options.name;
+  declaration->own.assign(tensors.begin(), tensors.end());
+  DeclareMessage message;
+  message.group = options.name;
+  message.tensors = declaration->own;
+  message.buckets = options.buckets;
+  Post([this, declaration, message] {
+    if (failed_) {
+      declaration->completion.Complete(failure());
+      return;
+    }
+    declarations_.push_back(declaration);
+    membership_->Send(message);
+  });
+  TALLY_RETURN_IF_ERROR(Wait(declaration->completion, loaded_.config.step.timeout,
+                             "the declaration of group " + options.name + " by all ranks", nullptr));
+  return declaration->group;
+}
+
+Result<Ticket> Engine::Submit(GroupRuntime* group, std::uint32_t bucket, StepWeight weight) {
+  if (failed_) return failure();
+  Ticket ticket;
+  ticket.state_ = std::make_shared<TicketState>();
+  ticket.state_->engine = this;
+  ticket.state_->group = group;
+  ticket.state_->bucket = bucket;
+  Post([this, group, bucket, weight, state = ticket.state_] {
+    if (failed_) {
+      state->completion.Complete(failure());
+    } else {
+      group->Submit(bucket, weight, state);
+    }
+  });
+  return ticket;
+}
+
+Status Engine::WaitTicket(TicketState* ticket) {
+  return Wait(ticket->completion, loaded_.config.step.timeout, "bucket " + std::to_string(ticket->bucket),
+              ticket->group);
+}
+
+Result<StepResult> Engine::EndStep(GroupRuntime* group, Vote vote, StepWeight weight) {
+  if (failed_) return failure();
+  struct End {
+    Completion completion;
+    StepResult result;
+  };
+  auto end = std::make_shared<End>();
+  Post([this, group, vote, weight, end] {
+    if (failed_) {
+      end->completion.Complete(failure());
+    } else {
+      group->EndStep(vote, weight, std::shared_ptr<Completion>(end, &end->completion),
+                     std::shared_ptr<StepResult>(end, &end->result));
+    }
+  });
+  TALLY_RETURN_IF_ERROR(Wait(end->completion, loaded_.config.step.timeout, "the end of the step", group));
+  return end->result;
+}
+
+Status Engine::AllReduce(std::span<float> data, ReduceOp op) {
+  if (failed_) return failure();
+  GroupRuntime*& group = collectives_[{data.size(), static_cast<int>(op)}];
+  if (group == nullptr) {
+    GroupOptions options;
+    options.name = std::string(kCollectivePrefix) + std::to_string(collectives_.size());
+    const TensorSpec tensor{op == ReduceOp::kSum ? "sum" : "mean", ElementCount(data.size()), DType::kFloat32};
+    TALLY_ASSIGN_OR_RETURN(group, Declare(std::span(&tensor, 1), options));
+  }
+  StepWeight weight;
+  if (op == ReduceOp::kSum && rank().value != 0) weight.declared = 0;
+  auto completion = std::make_shared<Completion>();
+  Post([this, group = group, data, weight, completion] {
+    if (failed_) {
+      completion->Complete(failure());
+    } else {
+      group->RunCollective(data, weight, completion);
+    }
+  });
+  return Wait(*completion, loaded_.config.step.timeout, "all-reduce of " + std::to_string(data.size()) + " elements",
+              group);
+}
+
+Status Engine::Leave() {
+  if (std::exchange(left_, true) || !thread_.joinable()) return Status::Ok();
+  const auto done = std::make_shared<Completion>();
+  const Status reason = failure();
+  Post([this, done, reason] {
+    leaving_ = true;
+    membership_->Leave(reason.ok() ? "done" : reason.text(), [done] { done->Complete(Status::Ok()); });
+  });
+  Status ignored;
+  (void)done->Wait(kFlushBound, [] {}, &ignored);
+  // Peers may still need what we have queued, and without servers the other ranks need our coordinator to say goodbye.
+  const auto bound = [&](Nanos limit, const std::function<bool()>& finished, const char* what) {
+    const auto begin = std::chrono::steady_clock::now();
+    auto spoken = begin;
+    while (true) {
+      const std::string answer = Ask([&finished] { return std::string(finished() ? "yes" : "no"); });
+      const auto now = std::chrono::steady_clock::now();
+      if (answer == "yes" || now - begin > limit) return;
+      if (now - spoken > std::chrono::seconds(5)) {
+        logger_->Info(what);
+        spoken = now;
+      }
+      std::this_thread::sleep_for(kPoll);
+    }
+  };
+  if (reason.ok()) bound(kFlushBound, [this] { return links_->queued_bytes() == 0; }, "leaving: frames are still queued");
+  if (coordinator_host_ != nullptr) {
+    bound(reason.ok() ? loaded_.config.membership.dead : kFlushBound,
+          [this] {
+            const Coordinator::Phase phase = coordinator_host_->coordinator().phase();
+            return phase == Coordinator::Phase::kIdle || phase == Coordinator::Phase::kGathering;
+          },
+          "leaving: waiting for the other ranks to leave, as this one coordinates");
+  }
+  Post([this] { links_->CloseAll(); });
+  (void)Ask([] { return std::string(); });
+  return Status::Ok();
+}
+
+ClientStats Engine::Stats() {
+  auto stats = std::make_shared<ClientStats>();
+  (void)Ask([this, stats] {
+    const LinkStats links = links_->stats();
+    stats->bytes_sent = links.bytes_sent;
+    stats->bytes_received = links.bytes_received;
+    stats->frames_sent = links.frames_sent;
+    stats->frames_received = links.frames_received;
+    stats->steps_committed = committed_;
+    stats->steps_skipped = skipped_;
+    stats->pool_allocations = pool_.stats().allocations;
+    for (const auto& [id, group] : groups_) {
+      stats->residual_l1 += group->feedback().L1();
+      stats->residual_bytes += group->feedback().bytes();
+    }
+    timespec cpu{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu);
+    stats->engine_cpu_s = static_cast<double>(cpu.tv_sec) + static_cast<double>(cpu.tv_nsec) * 1e-9;
+    return std::string();
+  });
+  return *stats;
+}
+
+}  // namespace tally

@@ -1,0 +1,126 @@
+// Engine: the thread inside a Client. Owns the event loop, links, groups, this process's owners and, in rank 0 of a job
+// without servers, the coordinator. Caller threads post to it and wait on completions.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/buffer.h"
+#include "common/config/config.h"
+#include "common/log.h"
+#include "common/loop.h"
+#include "common/transport/link.h"
+#include "server/core/coordinator_host.h"
+#include "server/core/data_links.h"
+#include "server/core/membership.h"
+#include "server/core/owner_host.h"
+#include "worker/client.h"
+#include "worker/group_runtime.h"
+
+namespace tally {
+
+class Engine final : public LinkHandler, public MembershipEvents, public GroupEnvironment {
+ public:
+  // Joins and waits until every link is up.
+  static Result<std::unique_ptr<Engine>> Start(const LoadedConfig& config);
+  ~Engine() override;
+
+  // Caller side; any thread but the loop's.
+  Result<GroupRuntime*> Declare(std::span<const TensorSpec> tensors, const GroupOptions& options);
+  Result<Ticket> Submit(GroupRuntime* group, std::uint32_t bucket, StepWeight weight);
+  Status WaitTicket(TicketState* ticket);
+  Result<StepResult> EndStep(GroupRuntime* group, Vote vote, StepWeight weight);
+  Status AllReduce(std::span<float> data, ReduceOp op);
+  Status Leave();
+  ClientStats Stats();
+  Status failure() const;
+
+  const Config& config() const { return loaded_.config; }
+  Rank rank() const { return Rank(loaded_.config.worker.rank); }
+  std::uint32_t workers() const { return workers_; }
+  std::uint32_t servers() const { return servers_; }
+  EpochId epoch() const { return epoch_.epoch; }
+  const std::string& description() const { return description_; }
+
+  // Loop side.
+  void OnFrame(Link& link, Frame& frame) override;
+  void OnClosed(Link& link, const Status& why) override;
+  void OnEpoch(EpochMessage message) override;
+  void OnLayout(LayoutMessage message) override;
+  void OnVerdict(const VerdictMessage& verdict) override;
+  void OnJobFailed(const Status& why) override;
+  Status Send(OwnerRef to, std::uint32_t key, const FrameHeader& header, std::span<const std::byte> payload,
+              BufferRef hold) override;
+  void Prepared(const PreparedMessage& message) override;
+  void Verdict(const VerdictMessage& verdict) override;
+  void PostContinue(GroupRuntime* group, bool later) override;
+  void Fail(const Status& why) override;
+
+ private:
+  // A caller that waits for its group's layout.
+  struct Declaration {
+    std::string name;
+    std::vector<TensorSpec> own;
+    Completion completion;
+    GroupRuntime* group = nullptr;
+  };
+
+  explicit Engine(const LoadedConfig& config);
+  Status Begin();                         // before the loop runs: transports, listeners, the coordinator
+  Status StartTransports(LinkOptions options);
+  void DialPeers();
+  void CheckJoined();
+  Status JoinError() const;
+  bool Deliver(Frame& frame);             // false: the group is not known yet
+  void DrainLocal();
+  void SetFailure(const Status& why);
+  Status Wait(Completion& completion, Nanos timeout, const std::string& what, GroupRuntime* group);
+  std::string Ask(std::function<std::string()> question);
+  void Post(std::function<void()> task);
+  std::string RankName() const;
+
+  LoadedConfig loaded_;
+  std::unique_ptr<Logger> logger_;
+  EventLoop loop_;
+  BufferPool pool_;
+  std::uint64_t incarnation_ = 0;
+  std::uint32_t workers_ = 1, servers_ = 0;
+  ExchangeKind exchange_ = ExchangeKind::kOwners;
+  std::string schedule_;
+  bool server_shares_ = false, worker_shares_ = false;
+  std::string description_;
+
+  // Groups die after the transports: a link may hold a group's memory until it closes.
+  std::map<std::uint32_t, std::unique_ptr<GroupRuntime>> groups_;
+  std::unique_ptr<OwnerHost> owner_host_;
+  std::unique_ptr<Transport> control_transport_, worker_transport_, server_transport_;
+  std::unique_ptr<CoordinatorHost> coordinator_host_;
+  std::unique_ptr<DataLinks> links_;
+  std::unique_ptr<Membership> membership_;
+  std::vector<std::string> data_endpoints_;
+  std::vector<OwnerRef> peers_;           // that need links
+  EpochMessage epoch_;
+  std::vector<std::shared_ptr<Declaration>> declarations_;
+  std::vector<Frame> local_frames_;       // replies of our own owner, to be delivered in a turn of their own
+  bool draining_local_ = false;
+  bool joined_ = false, leaving_ = false;
+  Completion join_completion_;
+
+  std::atomic<bool> failed_{false};
+  mutable std::mutex failure_mutex_;
+  Status failure_;
+  std::thread thread_;
+  bool left_ = false;                     // caller side
+
+  std::map<std::pair<std::uint64_t, int>, GroupRuntime*> collectives_;  // by element count and op; caller side
+  std::uint64_t committed_ = 0, skipped_ = 0;
+};
+
+}  // namespace tally

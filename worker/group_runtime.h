@@ -1,0 +1,129 @@
+// GroupRuntime: one group on the engine thread: which buckets are handed over, the exchange under way, the step's end.
+// Thread: the loop's, except for the input and output pointers, which the caller sets before it submits.
+// A collective (a standalone all-reduce) is a group without residuals and without a verdict: it ends when its results
+// are in and nothing is being sent from the caller's memory any more.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/arena.h"
+#include "compress/error_feedback.h"
+#include "server/core/group_tables.h"
+#include "worker/exchange.h"
+#include "worker/frame_plan.h"
+#include "worker/ticket.h"
+
+namespace tally {
+
+// The engine, as its groups see it.
+class GroupEnvironment {
+ public:
+  virtual ~GroupEnvironment() = default;
+  virtual Status Send(OwnerRef to, std::uint32_t key, const FrameHeader& header, std::span<const std::byte> payload,
+                      BufferRef hold) = 0;
+  virtual void Prepared(const PreparedMessage& message) = 0;
+  virtual void Verdict(const VerdictMessage& verdict) = 0;  // to owners in this process
+  // Calls group->Continue() from the loop: next turn, or a moment later.
+  virtual void PostContinue(GroupRuntime* group, bool later) = 0;
+  virtual void Fail(const Status& why) = 0;
+};
+
+class GroupRuntime final : public ExchangeEnvironment {
+ public:
+  struct Options {
+    ExchangeOptions exchange;
+    std::string rank_name;       // "rank 2", for notes
+    bool error_feedback = true;
+    bool collective = false;
+  };
+  // `own` is this rank's declaration order: tensor names, mapped to the layout by name. Memory for inputs and outputs is
+  // made here unless the group is a collective. Errors: kUnavailable (memory), kInternal.
+  static Result<std::unique_ptr<GroupRuntime>> Make(const Options& options, std::shared_ptr<const GroupTables> tables,
+                                                    std::span<const TensorSpec> own, BufferPool* pool,
+                                                    GroupEnvironment* environment);
+
+  const GroupTables& tables() const { return *tables_; }
+  const ErrorFeedback& feedback() const { return feedback_; }
+  std::uint32_t to_layout(std::uint32_t own_tensor) const { return to_layout_[own_tensor]; }
+  std::uint32_t to_own(std::uint32_t layout_tensor) const { return to_own_[layout_tensor]; }
+
+  // Caller side, before submitting.
+  std::vector<const float*> inputs;  // per layout tensor
+  std::vector<float*> outputs;
+  std::span<float> arena_input(std::uint32_t layout_tensor);
+
+  // Loop side.
+  void Submit(std::uint32_t bucket, StepWeight weight, std::shared_ptr<TicketState> ticket);
+  // Nothing more comes in this step. `ended` completes with the step's end; the result is in `outcome`.
+  void EndStep(Vote vote, StepWeight weight, std::shared_ptr<Completion> ended, std::shared_ptr<StepResult> outcome);
+  // A standalone all-reduce, in place. `ended` completes when the results are in and the memory is the caller's again.
+  void RunCollective(std::span<float> data, StepWeight weight, std::shared_ptr<Completion> ended);
+  void OnFrame(Frame& frame);
+  void OnVerdict(const VerdictMessage& verdict);
+  void Continue();
+  void FailAll(const Status& why);
+  bool in_flight() const { return open_; }
+  StepId step() const { return step_; }
+  // "step 7: bucket 2 not submitted here; 3 replies missing: …" or "waiting for the verdict …".
+  std::string Describe() const;
+
+  // ExchangeEnvironment.
+  const float* Input(std::uint32_t slab) override;
+  float* Output(std::uint32_t slab) override;
+  void SlabDone(std::uint32_t slab, bool non_finite) override;
+  Status Send(OwnerRef to, std::uint32_t key, const FrameHeader& header, std::span<const std::byte> payload,
+              BufferRef hold) override;
+  void ContinueSoon() override;
+
+ private:
+  struct Bucket {
+    bool submitted = false;  // handed over in this step
+    bool missing = false;    // the step ended without it: zeros
+    std::uint32_t remaining = 0;
+    std::shared_ptr<TicketState> ticket;
+  };
+
+  GroupRuntime(const Options& options, std::shared_ptr<const GroupTables> tables, BufferPool* pool,
+               GroupEnvironment* environment);
+  void Open(StepWeight weight);
+  void StartReady();
+  void FinishIfComplete();
+  void CloseStep(bool committed);
+  void NoteNonFinite(std::uint32_t slab);
+  void Check(const Status& status);
+
+  Options options_;
+  std::shared_ptr<const GroupTables> tables_;
+  BufferPool* pool_;
+  GroupEnvironment* environment_;
+  FramePlan plan_;
+  ErrorFeedback feedback_;
+  std::unique_ptr<Exchange> exchange_;
+  Arena input_arena_, output_arena_;
+  std::vector<std::uint64_t> arena_offset_;  // per layout tensor, bytes
+  std::vector<std::uint32_t> to_layout_, to_own_;
+  std::vector<float> zeros_;
+
+  StepId step_;
+  bool open_ = false;             // a bucket of the step was handed over, or its end asked for
+  std::uint16_t last_verdict_ = 0;
+  std::vector<Bucket> buckets_;
+  std::uint32_t next_bucket_ = 0;   // first one not started
+  std::uint32_t unfinished_ = 0;    // buckets with results missing
+  bool non_finite_ = false;
+  std::string note_;
+  bool ending_ = false, prepared_ = false;
+  Vote vote_ = Vote::kCommit;
+  // Shared with the caller, who may have given up waiting.
+  std::shared_ptr<Completion> ended_;
+  std::shared_ptr<StepResult> outcome_;
+  std::deque<Frame> early_;       // frames of the next step
+  std::uint64_t early_bytes_ = 0;
+};
+
+}  // namespace tally

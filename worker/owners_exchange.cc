@@ -1,0 +1,264 @@
+// The exchange through owners (PS, direct, hybrid): each slab is encoded once and pushed to its owner, the owner's reply
+// is decoded into the output. Credit per owner bounds what is outstanding; a reply gives it back.
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "common/reduce/reduce.h"
+#include "worker/exchange.h"
+
+namespace tally {
+namespace {
+
+// Encoding is the long part of a turn; after this many bytes of input the loop gets to read what has arrived.
+constexpr std::uint64_t kTurnBytes = 2u << 20;
+
+class OwnersExchange final : public Exchange {
+ public:
+  OwnersExchange(const ExchangeOptions& options, std::shared_ptr<const GroupTables> tables, const FramePlan* plan,
+                 ErrorFeedback* feedback, BufferPool* pool, ExchangeEnvironment* environment)
+      : options_(options),
+        tables_(std::move(tables)),
+        plan_(plan),
+        feedback_(feedback),
+        pool_(pool),
+        environment_(environment),
+        owners_(tables_->message.owner_list.size()),
+        remaining_(plan->frames.size()),
+        done_(tables_->layout.slabs.size()) {
+    for (const PlannedFrame& frame : plan->frames) ++owners_[frame.owner].capacity;
+    for (OwnerQueue& owner : owners_) owner.queue.reserve(owner.capacity);
+  }
+
+  void BeginStep(StepId step, std::uint16_t verdict_flags, StepWeight weight) override {
+    header_ = options_.header;
+    header_.kind = FrameKind::kPush;
+    header_.role = Role::kWorker;
+    header_.position = options_.self.value;
+    header_.step = step;
+    header_.flags = verdict_flags;
+    header_.weight = weight.declared;
+    weight_ = weight.factor;
+    for (OwnerQueue& owner : owners_) {
+      owner.queue.clear();
+      owner.next = 0;
+      owner.outstanding = 0;
+    }
+    for (std::size_t f = 0; f < remaining_.size(); ++f) {
+      remaining_[f] = static_cast<std::uint32_t>(plan_->frames[f].slabs.size());
+    }
+    std::fill(done_.begin(), done_.end(), false);
+  }
+
+  Status StartBucket(std::uint32_t bucket) override {
+    for (std::uint32_t f = plan_->bucket_begin[bucket]; f < plan_->bucket_begin[bucket + 1]; ++f) {
+      owners_[plan_->frames[f].owner].queue.push_back(f);
+    }
+    return Continue();
+  }
+
+  Status Continue() override {
+    std::uint64_t turn = 0;
+    while (true) {
+      const std::uint32_t f = NextFrame();
+      if (f == kNone) return Status::Ok();
+      if (turn >= kTurnBytes) {
+        environment_->ContinueSoon();
+        return Status::Ok();
+      }
+      turn += plan_->frames[f].elements * sizeof(float);
+      OwnerQueue& owner = owners_[plan_->frames[f].owner];
+      ++owner.next;
+      owner.outstanding += plan_->frames[f].payload_bytes;
+      TALLY_RETURN_IF_ERROR(Push(plan_->frames[f]));
+    }
+  }
+
+  Status OnFrame(Frame& frame) override {
+    const FrameHeader& header = frame.header;
+    if (header.kind != FrameKind::kReply) return Corrupt("expected a reply in an exchange through owners");
+    const bool flagged = (header.flags & kFlagNonFinite) != 0;
+    TALLY_RETURN_IF_ERROR(CheckReply(frame, flagged));
+    std::size_t offset = 0;
+    const float total_weight = static_cast<float>(header.weight);
+    for (const std::uint32_t u : header.slabs) {
+      const std::size_t n = tables_->layout.slabs[u].elements;
+      const Codec& codec = *tables_->tensor_codec[tables_->layout.slabs[u].tensor];
+      float* out = environment_->Output(u);
+      if (flagged) {
+        std::fill(out, out + n, std::numeric_limits<float>::quiet_NaN());
+      } else {
+        codec.Decode(frame.payload.subspan(offset, codec.EncodedBytes(n)), n, out);
+        offset += codec.EncodedBytes(n);
+        if (codec.traits().divided_by == DividedBy::kReceiver) {
+          if (total_weight == 0) {
+            std::fill(out, out + n, 0.0F);
+          } else {
+            Divide(out, out, total_weight, n);
+          }
+        }
+      }
+      done_[u] = true;
+      const std::uint32_t f = plan_->frame_of_slab[u];
+      if (--remaining_[f] == 0) owners_[plan_->frames[f].owner].outstanding -= plan_->frames[f].payload_bytes;
+    }
+    for (const std::uint32_t u : header.slabs) environment_->SlabDone(u, flagged);
+    return Continue();
+  }
+
+  bool draining() const override { return false; }  // only inputs are sent from, and replies have read them
+
+  std::string Missing(std::size_t max_items) const override {
+    std::string text;
+    std::size_t items = 0, count = 0;
+    for (std::size_t f = 0; f < remaining_.size(); ++f) {
+      if (remaining_[f] == 0) continue;
+      for (const std::uint32_t u : plan_->frames[f].slabs) {
+        if (done_[u]) continue;
+        ++count;
+        if (items == max_items) continue;
+        ++items;
+        const OwnerRef owner = tables_->owner(u);
+        text += (text.empty() ? "" : ", ") + ("slab " + std::to_string(u)) + " (" +
+                tables_->message.tensors[tables_->layout.slabs[u].tensor].name + ") from " +
+                (owner.role == Role::kServer ? "server " : "rank ") + std::to_string(owner.index);
+      }
+    }
+    return count == 0 ? "" : std::to_string(count) + " replies missing: " + text + (count > items ? ", …" : "");
+  }
+
+ private:
+  static constexpr std::uint32_t kNone = 0xFFFFFFFF;
+
+  struct OwnerQueue {
+    std::vector<std::uint32_t> queue;  // frames of started buckets, in send order
+    std::size_t next = 0;
+    std::size_t capacity = 0;
+    std::uint64_t outstanding = 0;  // encoded bytes sent and not yet answered
+  };
+
+  // The earliest queued frame among the owners with credit. Frame numbers are in send order.
+  std::uint32_t NextFrame() const {
+    std::uint32_t best = kNone;
+    for (const OwnerQueue& owner : owners_) {
+      if (owner.next == owner.queue.size()) continue;
+      const std::uint32_t f = owner.queue[owner.next];
+      if (owner.outstanding != 0 && owner.outstanding + plan_->frames[f].payload_bytes > options_.limits.credit_bytes) {
+        continue;
+      }
+      best = std::min(best, f);
+    }
+    return best;
+  }
+
+  Status Push(const PlannedFrame& frame) {
+    header_.bucket = BucketId(frame.bucket);
+    header_.codec = frame.codec->id();
+    header_.slabs = frame.slabs;
+    const OwnerRef to = tables_->message.owner_list[frame.owner];
+    const std::uint32_t key = frame.slabs.front();
+    if (!frame.codec->traits().lossy && weight_ == 1.0F && frame.slabs.size() == 1) {
+      // The gradient itself is the payload: no copy. A non-finite value is noticed in the sum.
+      const auto bytes = AsBytes(environment_->Input(key), frame.elements);
+      return environment_->Send(to, key, header_, bytes, pool_->WrapConst(bytes, {}));
+    }
+    BufferRef buffer = pool_->Get(frame.payload_bytes);
+    std::size_t offset = 0;
+    bool finite = true;
+    for (const std::uint32_t u : frame.slabs) {
+      finite = Encode(*frame.codec, u, buffer.data() + offset) && finite;
+      offset += frame.codec->EncodedBytes(tables_->layout.slabs[u].elements);
+    }
+    if (finite) return environment_->Send(to, key, header_, buffer.bytes(), buffer);
+    return PushSingly(frame, to);
+  }
+
+  bool Encode(const Codec& codec, std::uint32_t u, std::byte* out) {
+    const Slab& slab = tables_->layout.slabs[u];
+    EncodeKey key;
+    key.seed = options_.seed;
+    key.tensor = slab.tensor;
+    key.step = header_.step.value;
+    key.position = options_.self.value;
+    key.offset = slab.offset;
+    key.stochastic = options_.stochastic;
+    const bool feedback = feedback_->Has(slab.tensor);
+    return codec.EncodeWithFeedback(key, environment_->Input(u), weight_, feedback ? feedback_->Old(slab) : nullptr,
+                                    feedback ? feedback_->Next(slab) : nullptr, slab.elements, out);
+  }
+
+  // A frame with a non-finite slab: each slab travels alone, the bad ones flagged and empty.
+  Status PushSingly(const PlannedFrame& frame, OwnerRef to) {
+    const std::uint16_t flags = header_.flags;
+    for (const std::uint32_t u : frame.slabs) {
+      const std::size_t bytes = frame.codec->EncodedBytes(tables_->layout.slabs[u].elements);
+      BufferRef buffer = pool_->Get(bytes);
+      const bool finite = Encode(*frame.codec, u, buffer.data());
+      header_.slabs.assign(1, u);
+      header_.flags = finite ? flags : static_cast<std::uint16_t>(flags | kFlagNonFinite);
+      const Status status =
+          environment_->Send(to, u, header_, buffer.bytes().first(finite ? bytes : 0), buffer);
+      header_.flags = flags;
+      TALLY_RETURN_IF_ERROR(status);
+    }
+    return Status::Ok();
+  }
+
+  Status CheckReply(const Frame& frame, bool flagged) const {
+    const FrameHeader& header = frame.header;
+    std::size_t expected = 0;
+    for (const std::uint32_t u : header.slabs) {
+      if (u >= done_.size()) return Corrupt("reply for slab " + std::to_string(u) + " of " + std::to_string(done_.size()));
+      const Slab& slab = tables_->layout.slabs[u];
+      const Codec& codec = *tables_->tensor_codec[slab.tensor];
+      if (done_[u]) return Corrupt("second reply for slab " + std::to_string(u));
+      if (tables_->owner(u) != OwnerRef{header.role, header.position}) {
+        return Corrupt("reply for slab " + std::to_string(u) + " from a member that does not own it");
+      }
+      if (codec.id() != header.codec) {
+        return Corrupt("reply for slab " + std::to_string(u) + ": expected codec " + std::to_string(codec.id()) +
+                       ", got " + std::to_string(header.codec));
+      }
+      const std::size_t bytes = flagged ? 0 : codec.EncodedBytes(slab.elements);
+      if (expected + bytes > frame.payload.size()) {
+        return Corrupt("reply of " + std::to_string(frame.payload.size()) + " bytes ends inside slab " +
+                       std::to_string(u));
+      }
+      if (!flagged) {
+        TALLY_RETURN_IF_ERROR(codec.Validate(frame.payload.subspan(expected, bytes), slab.elements)
+                                  .WithContext("reply for slab " + std::to_string(u)));
+      }
+      expected += bytes;
+    }
+    if (header.slabs.empty() || expected != frame.payload.size()) {
+      return Corrupt("reply with " + std::to_string(frame.payload.size()) + " payload bytes, expected " +
+                     std::to_string(expected));
+    }
+    return Status::Ok();
+  }
+
+  ExchangeOptions options_;
+  std::shared_ptr<const GroupTables> tables_;
+  const FramePlan* plan_;
+  ErrorFeedback* feedback_;
+  BufferPool* pool_;
+  ExchangeEnvironment* environment_;
+  std::vector<OwnerQueue> owners_;        // as LayoutMessage::owner_list
+  std::vector<std::uint32_t> remaining_;  // per planned frame: slabs not yet answered
+  std::vector<bool> done_;                // per slab
+  FrameHeader header_;
+  float weight_ = 1;
+};
+
+}  // namespace
+
+std::unique_ptr<Exchange> MakeOwnersExchange(const ExchangeOptions& options, std::shared_ptr<const GroupTables> tables,
+                                             const FramePlan* plan, ErrorFeedback* feedback, BufferPool* pool,
+                                             ExchangeEnvironment* environment) {
+  return std::make_unique<OwnersExchange>(options, std::move(tables), plan, feedback, pool, environment);
+}
+
+}  // namespace tally

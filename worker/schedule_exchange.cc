@@ -1,0 +1,352 @@
+// The executor of peer-to-peer schedules: every planned frame follows its program (common/schedule) on its own. A
+// running sum is added up in the received buffer, which then travels on: no copy. Only frames that this position starts
+// cost credit, until their total is here; that bounds what any neighbour can have outstanding.
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "common/check.h"
+#include "common/reduce/reduce.h"
+#include "common/schedule/schedule.h"
+#include "worker/exchange.h"
+
+namespace tally {
+namespace {
+
+class ScheduleExchange final : public Exchange {
+ public:
+  ScheduleExchange(const ExchangeOptions& options, std::shared_ptr<const GroupTables> tables, const FramePlan* plan,
+                   const ScheduleEntry& schedule, BufferPool* pool, ExchangeEnvironment* environment)
+      : options_(options),
+        tables_(std::move(tables)),
+        plan_(plan),
+        pool_(pool),
+        environment_(environment),
+        programs_(options.positions),
+        states_(plan->frames.size()),
+        scratch_(kMaxSlabElements) {
+    for (std::uint32_t owner = 0; owner < options.positions; ++owner) {
+      schedule.generate(Position(owner), options.self, options.positions, &programs_[owner]);
+    }
+    starts_.reserve(plan->frames.size());
+  }
+
+  void BeginStep(StepId step, std::uint16_t verdict_flags, StepWeight weight) override {
+    parked_.clear();
+    parked_bytes_ = 0;
+    header_ = options_.header;
+    header_.role = Role::kWorker;
+    header_.position = options_.self.value;
+    header_.step = step;
+    header_.flags = verdict_flags;
+    weight_ = weight.factor;
+    declared_ = weight.declared;
+    for (FrameState& state : states_) state = {};
+    starts_.clear();
+    next_start_ = 0;
+    outstanding_ = 0;
+  }
+
+  Status StartBucket(std::uint32_t bucket) override {
+    for (std::uint32_t f = plan_->bucket_begin[bucket]; f < plan_->bucket_begin[bucket + 1]; ++f) {
+      states_[f].started = true;
+      if (Starts(f)) {
+        starts_.push_back(f);
+      } else {
+        TALLY_RETURN_IF_ERROR(Advance(f));
+      }
+    }
+    return Continue();
+  }
+
+  Status Continue() override {
+    while (next_start_ < starts_.size()) {
+      const std::uint32_t f = starts_[next_start_];
+      const std::uint64_t bytes = plan_->frames[f].payload_bytes;
+      if (outstanding_ != 0 && outstanding_ + bytes > options_.limits.credit_bytes) return Status::Ok();
+      ++next_start_;
+      outstanding_ += bytes;
+      TALLY_RETURN_IF_ERROR(Advance(f));
+    }
+    return Status::Ok();
+  }
+
+  Status OnFrame(Frame& frame) override {
+    const FrameHeader& header = frame.header;
+    if (header.kind != FrameKind::kPartial && header.kind != FrameKind::kTotal) {
+      return Corrupt("expected a partial or total in a schedule");
+    }
+    if (header.slabs.empty() || header.slabs.front() >= plan_->frame_of_slab.size()) {
+      return Corrupt("schedule frame without slabs of this group");
+    }
+    const std::uint32_t f = plan_->frame_of_slab[header.slabs.front()];
+    const PlannedFrame& planned = plan_->frames[f];
+    if (planned.slabs != header.slabs) {
+      return Corrupt("schedule frame of " + std::to_string(header.slabs.size()) + " slabs from " +
+                     std::to_string(header.slabs.front()) + ", expected " + std::to_string(planned.slabs.size()));
+    }
+    if (frame.payload.size() != planned.payload_bytes) {
+      return Corrupt("schedule frame with " + std::to_string(frame.payload.size()) + " payload bytes, expected " +
+                     std::to_string(planned.payload_bytes));
+    }
+    const StepOp op = header.kind == FrameKind::kPartial ? StepOp::kReceiveAdd : StepOp::kReceiveTotal;
+    const ScheduleStep awaited{op, Position(header.position)};
+    const std::vector<ScheduleStep>& program = Program(f);
+    const FrameState& state = states_[f];
+    if (std::find(program.begin() + static_cast<std::ptrdiff_t>(state.at), program.end(), awaited) == program.end()) {
+      return Corrupt("unexpected " + std::string(op == StepOp::kReceiveAdd ? "partial" : "total") + " of slab " +
+                     std::to_string(header.slabs.front()) + " from position " + std::to_string(header.position));
+    }
+    if (state.started && state.at < program.size() && program[state.at] == awaited) {
+      TALLY_RETURN_IF_ERROR(Consume(f, frame));
+      TALLY_RETURN_IF_ERROR(Advance(f));
+      return Continue();
+    }
+    parked_bytes_ += frame.payload.size();
+    if (parked_bytes_ > options_.limits.credit_bytes * options_.positions) {
+      return Corrupt("early frames exceed the credit of all positions: a peer ignores its credit");
+    }
+    parked_.push_back({f, std::move(frame)});
+    return Status::Ok();
+  }
+
+  bool draining() const override { return draining_ != 0; }
+
+  std::string Missing(std::size_t max_items) const override {
+    std::string text;
+    std::size_t items = 0, count = 0;
+    for (std::uint32_t f = 0; f < states_.size(); ++f) {
+      const std::vector<ScheduleStep>& program = Program(f);
+      if (states_[f].at >= program.size()) continue;
+      ++count;
+      if (items == max_items) continue;
+      ++items;
+      const ScheduleStep& step = program[states_[f].at];
+      const bool receives = step.op == StepOp::kReceiveAdd || step.op == StepOp::kReceiveTotal;
+      text += (text.empty() ? "" : ", ") + ("slab " + std::to_string(plan_->frames[f].slabs.front())) +
+              (receives ? " from rank " + std::to_string(step.peer.value) : std::string(" waits for credit"));
+    }
+    return count == 0 ? "" : std::to_string(count) + " frames unfinished: " + text + (count > items ? ", …" : "");
+  }
+
+ private:
+  struct FrameState {
+    bool started = false;
+    bool non_finite = false;
+    std::size_t at = 0;      // next step of the program
+    BufferRef sum;           // running sum; empty before the first ReceiveAdd
+    BufferRef total;         // result in transit, if not sent from the output itself
+    double weight = 0;       // of the running sum or total
+  };
+  struct Parked {
+    std::uint32_t frame;
+    Frame received;
+  };
+
+  const std::vector<ScheduleStep>& Program(std::uint32_t f) const {
+    return programs_[tables_->message.owner_list[plan_->frames[f].owner].index];
+  }
+  bool Starts(std::uint32_t f) const {
+    return !Program(f).empty() && Program(f).front().op == StepOp::kSendPartial;
+  }
+
+  // Runs the program up to the next receive that has nothing to receive.
+  Status Advance(std::uint32_t f) {
+    FrameState& state = states_[f];
+    const std::vector<ScheduleStep>& program = Program(f);
+    while (state.at < program.size()) {
+      const ScheduleStep& step = program[state.at];
+      switch (step.op) {
+        case StepOp::kSendPartial:
+          TALLY_RETURN_IF_ERROR(SendPartial(f, step.peer));
+          break;
+        case StepOp::kFinish:
+          Finish(f);
+          break;
+        case StepOp::kSendTotal:
+          TALLY_RETURN_IF_ERROR(SendTotal(f, step.peer));
+          break;
+        case StepOp::kReceiveAdd:
+        case StepOp::kReceiveTotal: {
+          const auto found = std::find_if(parked_.begin(), parked_.end(), [&](const Parked& p) {
+            return p.frame == f && p.received.header.position == step.peer.value &&
+                   (p.received.header.kind == FrameKind::kPartial) == (step.op == StepOp::kReceiveAdd);
+          });
+          if (found == parked_.end()) return Status::Ok();
+          Frame frame = std::move(found->received);
+          std::swap(*found, parked_.back());
+          parked_.pop_back();
+          parked_bytes_ -= frame.payload.size();
+          TALLY_RETURN_IF_ERROR(Consume(f, frame));
+          continue;  // Consume moved on
+        }
+      }
+      ++state.at;
+    }
+    state.total.Reset();
+    if (Starts(f)) outstanding_ -= plan_->frames[f].payload_bytes;
+    for (const std::uint32_t u : plan_->frames[f].slabs) environment_->SlabDone(u, state.non_finite);
+    return Status::Ok();
+  }
+
+  Status Consume(std::uint32_t f, Frame& frame) {
+    FrameState& state = states_[f];
+    const ScheduleStep& step = Program(f)[state.at];
+    ++state.at;
+    if (step.op == StepOp::kReceiveTotal) {
+      state.weight = frame.header.weight;
+      state.non_finite = (frame.header.flags & kFlagNonFinite) != 0;
+      std::size_t offset = 0;
+      for (const std::uint32_t u : plan_->frames[f].slabs) {
+        const std::size_t bytes = tables_->layout.slabs[u].elements * sizeof(float);
+        std::memcpy(environment_->Output(u), frame.payload.data() + offset, bytes);
+        offset += bytes;
+      }
+      state.total = std::move(frame.hold);
+      return Status::Ok();
+    }
+    if (!state.sum) {
+      // The received buffer becomes the running sum. One that we may not write to is added into a fresh one.
+      const bool in_place = frame.hold.unique() && frame.payload.data() == frame.hold.data();
+      BufferRef sum = in_place ? std::move(frame.hold) : pool_->Get(frame.payload.size());
+      AddOwn(f, reinterpret_cast<const float*>(frame.payload.data()), reinterpret_cast<float*>(sum.data()));
+      state.sum = std::move(sum);
+      state.weight = frame.header.weight + declared_;
+    } else {
+      AddInto(reinterpret_cast<float*>(state.sum.data()), reinterpret_cast<const float*>(frame.payload.data()),
+              plan_->frames[f].elements);
+      state.weight += frame.header.weight;
+    }
+    return Status::Ok();
+  }
+
+  // c of a slab: the input itself, or w times it in scratch memory.
+  const float* Own(std::uint32_t u) {
+    const float* input = environment_->Input(u);
+    if (weight_ == 1.0F) return input;
+    Scale(scratch_.data(), input, weight_, tables_->layout.slabs[u].elements);
+    return scratch_.data();
+  }
+
+  void AddOwn(std::uint32_t f, const float* received, float* sum) {
+    for (const std::uint32_t u : plan_->frames[f].slabs) {
+      const std::size_t n = tables_->layout.slabs[u].elements;
+      Add(sum, received, Own(u), n);
+      sum += n;
+      received += n;
+    }
+  }
+
+  Status SendPartial(std::uint32_t f, Position peer) {
+    FrameState& state = states_[f];
+    const PlannedFrame& planned = plan_->frames[f];
+    header_.kind = FrameKind::kPartial;
+    if (state.sum) {
+      header_.weight = state.weight;
+      const auto bytes = state.sum.bytes();
+      return SendFrame(planned, peer, bytes, std::move(state.sum), 0);
+    }
+    header_.weight = declared_;
+    if (planned.slabs.size() == 1 && weight_ == 1.0F) {
+      const auto bytes = AsBytes(environment_->Input(planned.slabs.front()), planned.elements);
+      return SendFrame(planned, peer, bytes, pool_->WrapConst(bytes, {}), 0);
+    }
+    BufferRef buffer = pool_->Get(planned.payload_bytes);
+    std::size_t offset = 0;
+    for (const std::uint32_t u : planned.slabs) {
+      const std::size_t bytes = tables_->layout.slabs[u].elements * sizeof(float);
+      std::memcpy(buffer.data() + offset, Own(u), bytes);
+      offset += bytes;
+    }
+    const auto bytes = buffer.bytes();
+    return SendFrame(planned, peer, bytes, std::move(buffer), 0);
+  }
+
+  // mean = S / W into the output; a frame of several slabs also keeps it contiguous for sending.
+  void Finish(std::uint32_t f) {
+    FrameState& state = states_[f];
+    const PlannedFrame& planned = plan_->frames[f];
+    const bool alone = !state.sum;  // one position: the own contribution is the sum
+    if (alone) state.weight = declared_;
+    const float total_weight = static_cast<float>(state.weight);
+    const bool gather = planned.slabs.size() > 1 && options_.positions > 1;
+    if (gather) state.total = pool_->Get(planned.payload_bytes);
+    const float* sum = alone ? nullptr : reinterpret_cast<const float*>(state.sum.data());
+    std::size_t offset = 0;
+    for (const std::uint32_t u : planned.slabs) {
+      const std::size_t n = tables_->layout.slabs[u].elements;
+      float* out = environment_->Output(u);
+      const float* from = alone ? Own(u) : sum + offset;
+      if (total_weight == 0) {
+        std::fill(out, out + n, 0.0F);
+      } else if (total_weight == 1) {
+        if (out != from) std::memcpy(out, from, n * sizeof(float));
+      } else {
+        Divide(out, from, total_weight, n);
+      }
+      if (!AllFinite(out, n)) state.non_finite = true;
+      if (gather) std::memcpy(state.total.data() + offset * sizeof(float), out, n * sizeof(float));
+      offset += n;
+    }
+    state.sum.Reset();
+  }
+
+  Status SendTotal(std::uint32_t f, Position peer) {
+    FrameState& state = states_[f];
+    const PlannedFrame& planned = plan_->frames[f];
+    header_.kind = FrameKind::kTotal;
+    header_.weight = static_cast<double>(static_cast<float>(state.weight));
+    const auto flag = static_cast<std::uint16_t>(state.non_finite ? kFlagNonFinite : 0);
+    if (state.total) return SendFrame(planned, peer, state.total.bytes().first(planned.payload_bytes), state.total, flag);
+    const auto bytes = AsBytes(environment_->Output(planned.slabs.front()), planned.elements);
+    ++draining_;
+    const Release sent{[](void* context, std::uint64_t) { --static_cast<ScheduleExchange*>(context)->draining_; }, this,
+                       0};
+    return SendFrame(planned, peer, bytes, pool_->WrapConst(bytes, sent), flag);
+  }
+
+  Status SendFrame(const PlannedFrame& planned, Position peer, std::span<const std::byte> payload, BufferRef hold,
+                   std::uint16_t flag) {
+    header_.bucket = BucketId(planned.bucket);
+    header_.slabs = planned.slabs;
+    const std::uint16_t flags = header_.flags;
+    header_.flags = static_cast<std::uint16_t>(flags | flag);
+    const Status status = environment_->Send({Role::kWorker, peer.value}, planned.slabs.front(), header_, payload,
+                                             std::move(hold));
+    header_.flags = flags;
+    return status;
+  }
+
+  ExchangeOptions options_;
+  std::shared_ptr<const GroupTables> tables_;
+  const FramePlan* plan_;
+  BufferPool* pool_;
+  ExchangeEnvironment* environment_;
+  std::vector<std::vector<ScheduleStep>> programs_;  // by owner position
+  std::vector<FrameState> states_;                   // by planned frame
+  std::vector<float> scratch_;
+  std::vector<std::uint32_t> starts_;  // frames that this position starts, in send order
+  std::size_t next_start_ = 0;
+  std::uint64_t outstanding_ = 0;
+  std::vector<Parked> parked_;
+  std::uint64_t parked_bytes_ = 0;
+  std::atomic<std::uint64_t> draining_{0};
+  FrameHeader header_;
+  float weight_ = 1;
+  double declared_ = 1;
+};
+
+}  // namespace
+
+std::unique_ptr<Exchange> MakeScheduleExchange(const ExchangeOptions& options,
+                                               std::shared_ptr<const GroupTables> tables, const FramePlan* plan,
+                                               BufferPool* pool, ExchangeEnvironment* environment) {
+  const Result<const ScheduleEntry*> schedule = FindSchedule(tables->message.schedule);
+  TALLY_CHECK(schedule.ok(), "the group checked the schedule's name");
+  return std::make_unique<ScheduleExchange>(options, std::move(tables), plan, *schedule.value(), pool, environment);
+}
+
+}  // namespace tally

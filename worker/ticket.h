@@ -1,0 +1,74 @@
+// The shared state behind a Ticket and behind every other wait of a caller thread on the engine.
+// Any thread. Completes once per Reset; the first completion counts.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+
+#include "common/clock.h"
+#include "common/status.h"
+#include "worker/client.h"
+
+namespace tally {
+
+class Completion {
+ public:
+  void Complete(const Status& status) {
+    {
+      std::lock_guard lock(mutex_);
+      if (done_) return;
+      done_ = true;
+      status_ = status;
+    }
+    changed_.notify_all();
+  }
+
+  void Reset() {
+    std::lock_guard lock(mutex_);
+    done_ = false;
+    status_ = Status::Ok();
+  }
+
+  bool done() const {
+    std::lock_guard lock(mutex_);
+    return done_;
+  }
+
+  // Waits until complete, calling `speak_up` after every 5 s. False when `timeout` passed first.
+  bool Wait(Nanos timeout, const std::function<void()>& speak_up, Status* status) {
+    constexpr Nanos kSpeakUp = std::chrono::seconds(5);
+    const auto deadline = std::chrono::steady_clock::now() + timeout;
+    std::unique_lock lock(mutex_);
+    while (!done_) {
+      const auto now = std::chrono::steady_clock::now();
+      if (now >= deadline) return false;
+      const auto until = std::min(deadline, now + kSpeakUp);
+      if (changed_.wait_until(lock, until) == std::cv_status::timeout && !done_ && until < deadline) {
+        lock.unlock();
+        speak_up();
+        lock.lock();
+      }
+    }
+    *status = status_;
+    return true;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;
+  Status status_;
+};
+
+class GroupRuntime;
+
+struct TicketState {
+  Completion completion;
+  Engine* engine = nullptr;
+  GroupRuntime* group = nullptr;
+  std::uint32_t bucket = 0;
+};
+
+}  // namespace tally
