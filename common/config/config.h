@@ -1,7 +1,7 @@
 // Config: every setting of a job and of one process, typed. Sources, weakest first: defaults, the job's TOML file,
 // launcher variables (rank, world, coordinator), environment TALLY_SECTION_KEY, flags "section.key=value".
-// The keys are one table (keys.inc: section, key, type, scope, default, help); the struct below is what the rest reads.
-// Where to add a key: one line in keys.inc and one field here.
+// The keys are one table (keys.inc: section, key, kind, scope, hot, help); the struct below is what the rest reads.
+// Where to add a key: one line in keys.inc and one field with its default here.
 #pragma once
 
 #include <cstdint>
@@ -98,12 +98,14 @@ struct Config {
 
 // What a process was given. `environment` holds every variable (the caller passes a copy: nothing else reads it).
 struct ConfigSources {
-  std::string file;                                // path of the TOML file; empty = none
+  std::string file;                                // path of the TOML file; empty = $TALLY_CONFIG, else none
   std::map<std::string, std::string> environment;
   std::vector<std::string> overrides;              // "section.key=value" from flags
+  bool own_server = false;                         // for a tally-server: mode ps is fine without servers.addresses
 };
 
-// A key's effective value and where it is from ("default", "job.toml:12", "TALLY_LINK_RATE", "RANK", "--set").
+// A key's effective value, as TOML writes it, and where it is from ("default", "job.toml:12", "TALLY_LINK_RATE", "RANK",
+// "--set").
 struct ConfigEntry {
   std::string name, value, origin, help;
   bool job_scope = false;
