@@ -1,0 +1,135 @@
+// TcpConnection: frames over one connected socket: gathered writes, reads straight into pool blocks, pacing.
+// Thread: the loop's. Held by shared_ptr: pending I/O keeps it alive, its owner may go at any time.
+// Nothing calls back from inside Send, PauseReceive or Close, except that Close runs the releases left.
+#pragma once
+
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/frame.h"
+#include "common/loop.h"
+#include "common/transport/link.h"
+#include "common/transport/sockets.h"
+
+namespace tally {
+
+class TcpConnection : public std::enable_shared_from_this<TcpConnection> {
+ public:
+  class Owner {
+   public:
+    virtual void OnConnectionFrame(Frame& frame) = 0;
+    // It is closed and calls back no more.
+    virtual void OnConnectionDead(const Status& why) = 0;
+
+   protected:
+    ~Owner() = default;
+  };
+
+  // Until Admit the peer is a stranger: its frames are held to the handshake's sizes and nothing is paced.
+  TcpConnection(EventLoop* loop, BufferPool* pool, const LinkOptions& options, UniqueFd socket);
+
+  void Start(Owner* owner);
+  void SetOwner(Owner* owner) { owner_ = owner; }
+  void Admit(bool paced);
+
+  // As Link's.
+  Status Send(const FrameHeader& header, std::span<const std::byte> payload, Release on_release);
+  void Close();
+  void PauseReceive(bool paused);
+  std::uint64_t queued_bytes() const { return queued_bytes_; }
+  const LinkStats& stats() const { return stats_; }
+  const std::string& local_address() const { return local_address_; }
+  const std::string& remote_address() const { return remote_address_; }
+
+ private:
+  // A frame on its way out: preamble and header in one piece, then the payload.
+  struct Outgoing {
+    std::vector<std::byte> head;
+    std::span<const std::byte> payload;
+    Release release;
+    std::size_t size() const { return head.size() + payload.size(); }
+  };
+  // A queue whose slots keep their memory.
+  class Queue {
+   public:
+    bool empty() const { return count_ == 0; }
+    std::size_t size() const { return count_; }
+    Outgoing& operator[](std::size_t i) { return slots_[(first_ + i) & (slots_.size() - 1)]; }
+    Outgoing& PushBack();
+    void PopFront();
+
+   private:
+    std::vector<Outgoing> slots_ = std::vector<Outgoing>(16);
+    std::size_t first_ = 0;
+    std::size_t count_ = 0;
+  };
+  struct Slot {  // bytes that may be written from `due` on
+    TimePoint due;
+    std::uint64_t bytes = 0;
+  };
+
+  void Fail(const Status& why);
+
+  void Write();
+  void ScheduleFlush();
+  void Flush();
+  std::uint64_t GrantedBytes();
+  void Consume(std::size_t bytes);
+  void RunReleases();
+
+  void ArmRead();
+  void OnReadable();
+  bool ReadOnce();
+  void Resume();
+  void Parse();
+  bool ParseHead();
+  bool TakePayload(std::size_t bytes);
+
+  EventLoop* const loop_;
+  BufferPool* const pool_;
+  const LinkOptions options_;
+  boost::asio::posix::stream_descriptor socket_;
+  const std::string local_address_;
+  const std::string remote_address_;
+  Owner* owner_ = nullptr;
+  bool admitted_ = false;
+  bool paced_ = false;
+  bool closed_ = false;
+  LinkStats stats_;
+
+  // Writing
+  Queue queue_;
+  std::size_t front_written_ = 0;  // bytes of the first frame that the system has
+  std::uint64_t queued_bytes_ = 0;
+  std::vector<Release> released_;  // of frames written, not yet run
+  FrameHeader header_out_;
+  std::vector<std::byte> header_bytes_out_;
+  bool flush_posted_ = false;
+  bool write_armed_ = false;
+  int write_error_ = 0;
+  std::deque<Slot> slots_;
+  std::uint64_t slot_bytes_ = 0;
+  std::uint64_t granted_bytes_ = 0;
+  EventLoop::TimerId pace_timer_ = 0;
+
+  // Reading: heads and small frames pass through buffer_, the rest of a payload goes where it stays.
+  std::vector<std::byte> buffer_;
+  std::size_t begin_ = 0;
+  std::size_t end_ = 0;
+  Frame frame_;
+  bool in_payload_ = false;
+  std::size_t payload_got_ = 0;
+  std::uint32_t payload_crc_ = 0;
+  std::size_t last_head_bytes_ = 0;
+  std::size_t last_frame_bytes_ = 0;
+  bool read_armed_ = false;
+  bool reading_ = false;
+  bool paused_ = false;
+  EventLoop::TimerId read_timer_ = 0;
+};
+
+}  // namespace tally
