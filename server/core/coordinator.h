@@ -35,16 +35,23 @@ class Coordinator {
   explicit Coordinator(const CoordinatorOptions& options);
   ~Coordinator();
 
-  // Refuses (kRefused with close_after) at once: another protocol version (both named), another job name than the one
-  // that is running, a rank or server index out of range, a rank already taken by a living member (names it), a world
-  // size or a job key that differs from the first joiner's (DiffJobConfig lines). When all workers and all servers of
-  // the job are there, every member gets kEpoch. Servers may join before any worker: they then wait without a job.
+  // Join. Refuses (RefusedMessage with close_after) at once: another protocol version (both named), another job name
+  // than the one that is running, a rank or server index out of range, a rank already taken by a living member (names
+  // it), a world size or a job key that differs from the first joiner's (DiffJobConfig lines). When all workers and all
+  // servers of the job are there, every member gets an EpochMessage. Servers may join before any worker: they then wait
+  // without a job, keep their place from job to job, and are not asked for a job name or configuration.
+  // Declare: once all workers have, the layout goes to every member; a misfit fails the job for all (kMismatch).
+  // Prepared: once all workers have, the verdict goes to every member; a repeat after it gets it again.
+  // Failure from a member is passed on to all others and ends the job; the first cause wins.
+  // Leave: the other workers hear of it (LeaveMessage); whoever waits for the leaver, then or later, gets a
+  // FailureMessage (kUnavailable) that names it. After the last one, servers get a LeaveMessage.
+  // Anything else, or out of order: refused and closed; from a member that counts as its loss.
   void OnMessage(ConnectionId from, const ControlMessage& message, TimePoint now);
   // The control connection ended without a Leave. A member of a running job: the job fails (kPeerLost, naming it);
-  // before the world was complete: its place is free again.
+  // before the world was complete: its place is free again. Not called for connections closed by close_after.
   void OnDisconnect(ConnectionId from, const Status& why, TimePoint now);
-  // Call at least four times per heartbeat interval. Heartbeats to all, members silent for `membership.dead` are lost,
-  // waiters hear what they wait for after `speak_up` and then every 5 s.
+  // Call at least four times per heartbeat interval. Heartbeats to all, members silent for `membership.dead` are lost
+  // (time in which nobody called does not count), waiters hear what they wait for after `speak_up`, then every 5 s.
   void OnTick(TimePoint now);
 
   // What to send, in order. Call after each of the above.
@@ -54,6 +61,7 @@ class Coordinator {
   Phase phase() const;
   std::string job() const;
   // All workers have left (or the job failed and the last is gone): the coordinator is idle again; counts jobs so far.
+  // A failed job does not hold up the next one: the first Join after it starts that.
   std::uint64_t jobs_ended() const;
 
  private:

@@ -1,0 +1,178 @@
+#include "server/core/group_plan.h"
+
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "common/schedule/layout.h"
+#include "common/schedule/ownership.h"
+#include "compress/codec.h"
+#include "server/core/coordinator.h"
+
+namespace tally {
+namespace {
+
+constexpr std::size_t kMaxMisfits = 10;
+constexpr std::size_t kMaxNameBytes = 128;
+// 2 bytes of owner table per slab must leave room in one control message; 17e9 elements at full slabs.
+constexpr std::uint64_t kMaxGroupSlabs = 262144;
+
+using Places = std::map<std::string_view, std::uint32_t>;
+
+std::string Show(const TensorSpec& tensor) {
+  return std::to_string(tensor.elements.value) + " " + DTypeName(tensor.dtype) + " elements";
+}
+
+std::string Show(const std::vector<std::string>& bucket) {
+  std::string text;
+  for (std::size_t i = 0; i < bucket.size() && i < 8; ++i) text += (i == 0 ? "" : ", ") + bucket[i];
+  return "[" + text + (bucket.size() > 8 ? ", …]" : "]");
+}
+
+// Faults that are found, of which the first few are told.
+class Misfits {
+ public:
+  void Add(std::string text) {
+    if (++count_ <= kMaxMisfits) text_ += "\n  " + std::move(text);
+  }
+  bool none() const { return count_ == 0; }
+  std::string text() const {
+    return count_ <= kMaxMisfits ? text_ : text_ + "\n  and " + std::to_string(count_ - kMaxMisfits) + " more";
+  }
+
+ private:
+  std::size_t count_ = 0;
+  std::string text_;
+};
+
+Result<Places> IndexNames(const DeclareMessage& declared, std::size_t rank) {
+  const std::string who = "group " + declared.group + ", rank " + std::to_string(rank);
+  Places places;
+  for (std::uint32_t t = 0; t < declared.tensors.size(); ++t) {
+    const std::string& name = declared.tensors[t].name;
+    if (name.empty() || name.size() > kMaxNameBytes) {
+      return InvalidArgument(who + ": tensor " + std::to_string(t) + " has a name of " + std::to_string(name.size()) +
+                             " bytes; 1 to " + std::to_string(kMaxNameBytes) + " are valid");
+    }
+    if (!places.emplace(name, t).second) {
+      return InvalidArgument(who + ": tensor " + name + " is declared twice; names are unique in a group");
+    }
+  }
+  return places;
+}
+
+void CompareTensors(const DeclareMessage& first, const Places& first_places, const DeclareMessage& other,
+                    const Places& other_places, std::size_t rank, Misfits* misfits) {
+  const std::string who = "rank " + std::to_string(rank);
+  for (const TensorSpec& tensor : first.tensors) {
+    const auto found = other_places.find(tensor.name);
+    if (found == other_places.end()) {
+      misfits->Add("tensor " + tensor.name + ": rank 0 has " + Show(tensor) + ", " + who + " does not declare it");
+    } else if (other.tensors[found->second] != tensor) {
+      misfits->Add("tensor " + tensor.name + ": rank 0 has " + Show(tensor) + ", " + who + " has " +
+                   Show(other.tensors[found->second]));
+    }
+  }
+  for (const TensorSpec& tensor : other.tensors) {
+    if (!first_places.contains(tensor.name)) {
+      misfits->Add("tensor " + tensor.name + ": " + who + " has " + Show(tensor) + ", rank 0 does not declare it");
+    }
+  }
+}
+
+void CompareBuckets(const DeclareMessage& first, const DeclareMessage& other, std::size_t rank, Misfits* misfits) {
+  const std::string who = "rank " + std::to_string(rank);
+  if (first.buckets.size() != other.buckets.size()) {
+    misfits->Add("rank 0 gives " + std::to_string(first.buckets.size()) + " buckets, " + who + " gives " +
+                 std::to_string(other.buckets.size()));
+    return;
+  }
+  for (std::size_t b = 0; b < first.buckets.size(); ++b) {
+    if (first.buckets[b] != other.buckets[b]) {
+      misfits->Add("bucket " + std::to_string(b) + ": rank 0 has " + Show(first.buckets[b]) + ", " + who + " has " +
+                   Show(other.buckets[b]));
+    }
+  }
+}
+
+Result<std::vector<std::vector<std::uint32_t>>> Buckets(const DeclareMessage& declared, const Places& places,
+                                                        std::uint64_t cap_bytes) {
+  if (declared.buckets.empty()) return BucketsByCap(declared.tensors, cap_bytes);
+  std::vector<std::vector<std::uint32_t>> buckets;
+  for (const std::vector<std::string>& names : declared.buckets) {
+    std::vector<std::uint32_t>& bucket = buckets.emplace_back();
+    for (const std::string& name : names) {
+      const auto found = places.find(name);
+      if (found == places.end()) {
+        return InvalidArgument("group " + declared.group + ": bucket " + std::to_string(buckets.size() - 1) +
+                               " names tensor " + name + ", which is not declared");
+      }
+      bucket.push_back(found->second);
+    }
+  }
+  return buckets;
+}
+
+void AssignTo(LayoutMessage* message, const Layout& layout, const ModeExpansion& mode, std::uint32_t servers,
+              std::uint32_t workers) {
+  message->exchange = mode.exchange;
+  message->schedule = mode.schedule;
+  if (mode.exchange == ExchangeKind::kSchedule) {
+    for (std::uint32_t p = 0; p < workers; ++p) message->owner_list.push_back({Role::kWorker, p});
+    message->owners = AssignRoundRobin(layout, workers);
+    return;
+  }
+  const OwnerSet set = !mode.worker_shares   ? OwnerSet::kServers
+                       : mode.server_shares ? OwnerSet::kBoth
+                                            : OwnerSet::kWorkers;
+  const std::vector<Share> shares = EqualShares(set, servers, workers);
+  for (const Share& share : shares) message->owner_list.push_back(share.owner);
+  message->owners = AssignOwners(layout, shares);
+}
+
+}  // namespace
+
+Result<LayoutMessage> PlanGroup(std::span<const DeclareMessage> declarations, const Config& job) {
+  const DeclareMessage& first = declarations.front();
+  const auto workers = static_cast<std::uint32_t>(declarations.size());
+  TALLY_ASSIGN_OR_RETURN(const Places places, IndexNames(first, 0));
+  Misfits misfits;
+  for (std::size_t rank = 1; rank < declarations.size(); ++rank) {
+    const DeclareMessage& other = declarations[rank];
+    if (other.group != first.group) {
+      misfits.Add("rank 0 declares group " + first.group + ", rank " + std::to_string(rank) + " declares group " +
+                  other.group);
+      continue;
+    }
+    TALLY_ASSIGN_OR_RETURN(const Places other_places, IndexNames(other, rank));
+    CompareTensors(first, places, other, other_places, rank, &misfits);
+    CompareBuckets(first, other, rank, &misfits);
+  }
+  if (!misfits.none()) return Mismatch("group " + first.group + " is declared differently:" + misfits.text());
+
+  std::uint64_t slabs = 0;
+  for (const TensorSpec& tensor : first.tensors) {
+    slabs += CutTensor(tensor.elements.value, workers).count;
+    if (slabs > kMaxGroupSlabs) {
+      return InvalidArgument("group " + first.group + " needs more than " + std::to_string(kMaxGroupSlabs) +
+                             " slabs (at tensor " + tensor.name + "); declare it as several groups");
+    }
+  }
+  LayoutMessage message;
+  message.name = first.group;
+  message.tensors = first.tensors;
+  TALLY_ASSIGN_OR_RETURN(message.buckets, Buckets(first, places, job.bucket.cap_bytes));
+  TALLY_ASSIGN_OR_RETURN(const Layout layout, MakeLayout(message.tensors, message.buckets, workers));
+  TALLY_ASSIGN_OR_RETURN(const ModeExpansion mode, ExpandMode(job));
+  AssignTo(&message, layout, mode, static_cast<std::uint32_t>(job.servers.addresses.size()), workers);
+  for (const TensorSpec& tensor : message.tensors) {
+    message.codecs.push_back(CodecForTensor(tensor.name, tensor.elements.value, job.compression));
+  }
+  if (EncodeControl(message).size() > kMaxControlBytes) {
+    return InvalidArgument("group " + first.group + " has " + std::to_string(message.tensors.size()) +
+                           " tensors, too many for one layout message of 1 MiB; declare it as several groups");
+  }
+  return message;
+}
+
+}  // namespace tally

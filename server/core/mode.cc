@@ -1,0 +1,34 @@
+// ExpandMode: what one word in the configuration stands for (DESIGN §2).
+#include <string>
+
+#include "compress/codec.h"
+#include "server/core/coordinator.h"
+
+namespace tally {
+
+Result<ModeExpansion> ExpandMode(const Config& config) {
+  const Mode mode = config.aggregation.mode;
+  const std::string name = ModeName(mode);
+  if (mode == Mode::kHierarchical || mode == Mode::kAuto) {
+    return Unsupported("aggregation.mode = " + name + " is not in this version; valid are ps, ring, hybrid");
+  }
+  if (config.aggregation.local == LocalStages::kOn) {
+    return Unsupported("aggregation.local = on is not in this version; valid are auto, off");
+  }
+  if (mode != Mode::kRing && config.servers.addresses.empty()) {
+    return InvalidArgument("aggregation.mode = " + name +
+                           " needs servers: set servers.addresses, or take mode ring, which works without");
+  }
+  TALLY_ASSIGN_OR_RETURN(const std::unique_ptr<Codec> codec, MakeCodec(config.compression.codec, config.compression));
+
+  ModeExpansion expansion;
+  expansion.server_shares = mode != Mode::kRing;
+  expansion.worker_shares = mode != Mode::kPs;
+  if (mode == Mode::kRing && codec->traits().linear) {
+    // A ring that re-encodes at every hop would lose N/2 times as much: the others go straight to their owners.
+    expansion = {ExchangeKind::kSchedule, "ring", false, false};
+  }
+  return expansion;
+}
+
+}  // namespace tally
