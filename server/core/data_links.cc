@@ -15,8 +15,6 @@ void AddStats(LinkStats* total, const LinkStats& s) {
   total->frames_received += s.frames_received;
 }
 
-OwnerRef KeyOf(const LinkIdentity& peer) { return {peer.role, peer.index}; }
-
 }  // namespace
 
 struct DataLinks::Attempt {
@@ -153,7 +151,10 @@ Status DataLinks::OnHello(const LinkIdentity& peer) {
   return Status::Ok();
 }
 
-void DataLinks::OnAccepted(std::unique_ptr<Link> link) { Add(KeyOf(link->peer()), std::move(link)); }
+void DataLinks::OnAccepted(std::unique_ptr<Link> link) {
+  const OwnerRef peer{link->peer().role, link->peer().index};
+  Add(peer, std::move(link));
+}
 
 void DataLinks::OnRejected(const Status&) { ++rejected_; }
 

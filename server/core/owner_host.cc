@@ -23,7 +23,7 @@ Status OwnerHost::AddGroup(std::shared_ptr<const GroupTables> tables, const Conf
     return Unavailable("group " + message.name + " needs " + std::to_string(needed) + " bytes on this owner (two steps of " +
                        std::to_string(bytes) + " bytes and the credit of " + std::to_string(options_.workers) +
                        " workers), allowed are " + std::to_string(options_.memory_cap_bytes) +
-                       ": add servers or raise server.memory_cap_bytes");
+                       ": add servers or raise server.memory_cap");
   }
   owned_bytes_ += 2 * bytes;
   OwnerOptions owner;

@@ -38,6 +38,7 @@ class OwnerHost {
   // Makes the group's owner if any slab is owned here. Errors: kUnavailable when it does not fit the memory cap (needed
   // and allowed bytes named).
   Status AddGroup(std::shared_ptr<const GroupTables> tables, const Config& job);
+  std::uint32_t workers() const { return options_.workers; }
   bool owns(GroupId group) const { return groups_.contains(group.value); }
 
   // A push from a link, or from this process's own worker. Replies are sent before it returns.

@@ -1,0 +1,320 @@
+#include "server/server.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <future>
+#include <random>
+#include <utility>
+
+#include "common/transport/local_address.h"
+#include "common/transport/rate_limiter.h"
+#include "common/version.h"
+
+namespace tally {
+namespace {
+
+constexpr Nanos kRejoin = std::chrono::seconds(1);
+constexpr Nanos kPoll = std::chrono::milliseconds(5);
+
+std::string HostName() {
+  char name[256] = "unknown";
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+}  // namespace
+
+class Server::Signpost final : public Acceptor {
+ public:
+  explicit Signpost(std::string text) : text_(std::move(text)) {}
+  Status OnHello(const LinkIdentity&) override { return Mismatch(text_); }
+  void OnAccepted(std::unique_ptr<Link>) override {}
+
+ private:
+  std::string text_;
+};
+
+Server::Server(const Config& config, Logger* logger) : config_(config), logger_(logger) {}
+
+Result<std::unique_ptr<Server>> Server::Start(const Config& config, Logger* logger) {
+  std::unique_ptr<Server> server(new Server(config, logger));
+  TALLY_RETURN_IF_ERROR(server->Begin());
+  server->thread_ = std::thread([raw = server.get()] { raw->loop_.Run(); });
+  return server;
+}
+
+Server::~Server() {
+  if (thread_.joinable()) {
+    loop_.Stop();
+    thread_.join();
+  }
+  membership_.reset();
+  links_.reset();
+  coordinator_host_.reset();
+  data_transport_.reset();
+  control_transport_.reset();
+}
+
+Status Server::Begin() {
+  std::random_device device;
+  incarnation_ = (std::uint64_t{device()} << 32 | device()) | 1;
+  TALLY_ASSIGN_OR_RETURN(const EndpointParts where, ParseEndpoint(config_.server.listen));
+  LinkOptions options;
+  options.payload_crc =
+      config_.link.payload_crc == "on" || (config_.link.payload_crc == "auto" && !IsLoopbackAddress(where.host));
+  options.socket_buffer_bytes = static_cast<std::uint32_t>(config_.link.socket_buffer_bytes);
+  options.connect_timeout = config_.membership.join_timeout;
+  TALLY_ASSIGN_OR_RETURN(control_transport_, MakeTransport("tcp", &loop_, &pool_, options));
+  if (config_.link.rate_bits > 0) {
+    TALLY_ASSIGN_OR_RETURN(options.limiter, RateLimiter::Make(config_.link.rate_bits, config_.link.nic));
+  }
+  TALLY_ASSIGN_OR_RETURN(data_transport_, MakeTransport(config_.servers.transport, &loop_, &pool_, options));
+
+  if (config_.server.index == 0) {
+    CoordinatorOptions coordinator;
+    coordinator.version = kVersion;
+    coordinator.incarnation = incarnation_;
+    coordinator_host_ = std::make_unique<CoordinatorHost>(&loop_, coordinator);
+    TALLY_ASSIGN_OR_RETURN(control_address_, coordinator_host_->Listen(control_transport_.get(), config_.server.listen));
+    coordinator_ = control_address_;
+  } else {
+    if (config_.servers.addresses.empty()) {
+      return InvalidArgument("server " + std::to_string(config_.server.index) +
+                             " needs servers.addresses to find the first server, which coordinates");
+    }
+    coordinator_ = config_.coordinator.address.empty() ? config_.servers.addresses.front() : config_.coordinator.address;
+    LinkIdentity self;
+    self.role = Role::kServer;
+    self.index = config_.server.index;
+    self.control = true;
+    signpost_ = std::make_unique<Signpost>("this is server " + std::to_string(config_.server.index) +
+                                           ", which does not coordinate; join at " + coordinator_);
+    TALLY_ASSIGN_OR_RETURN(control_address_,
+                           control_transport_->Listen(config_.server.listen, self, signpost_.get()));
+  }
+
+  links_ = std::make_unique<DataLinks>(&loop_, this);
+  const std::string host = config_.server.data_bind.empty()
+                               ? (where.host.find(':') == std::string::npos ? where.host : "[" + where.host + "]")
+                               : config_.server.data_bind;
+  LinkIdentity self;
+  self.role = Role::kServer;
+  self.index = config_.server.index;
+  self.incarnation = incarnation_;
+  for (std::uint32_t i = 0; i < std::max(config_.server.data_endpoints, 1U); ++i) {
+    TALLY_ASSIGN_OR_RETURN(
+        std::string endpoint,
+        links_->Listen(data_transport_.get(), config_.servers.transport + "://" + host + ":0", self));
+    data_endpoints_.push_back(std::move(endpoint));
+  }
+  loop_.Post([this] { Join(); });
+  return Status::Ok();
+}
+
+void Server::Join() {
+  Membership::Options member;
+  member.coordinator = coordinator_;
+  member.heartbeat = config_.membership.heartbeat;
+  member.dead = config_.membership.dead;
+  member.join.version = kVersion;
+  member.join.role = Role::kServer;
+  member.join.index = config_.server.index;
+  member.join.incarnation = incarnation_;
+  member.join.host = HostName();
+  member.join.node = member.join.host;
+  member.join.pid = static_cast<std::uint32_t>(getpid());
+  member.join.endpoints = data_endpoints_;
+  membership_ = std::make_unique<Membership>(&loop_, control_transport_.get(), logger_, member, this);
+  membership_->Start();
+}
+
+// ---- a job's life ------------------------------------------------------------------------------------------------------
+
+void Server::OnEpoch(EpochMessage message) {
+  EndJob();
+  Result<Config> job = ParseJobConfig(message.config_text);
+  if (!job.ok()) {
+    Fail(job.status().WithContext("configuration of job " + message.job));
+    return;
+  }
+  job_ = std::move(job).value();
+  membership_->SetTimes(job_.membership.heartbeat, job_.membership.dead);
+  std::uint32_t workers = 0;
+  for (const Member& m : message.members) workers += m.role == Role::kWorker ? 1 : 0;
+  job_name_ = message.job;
+  job_hash_ = message.job_hash;
+
+  LinkIdentity self;
+  self.role = Role::kServer;
+  self.index = config_.server.index;
+  self.incarnation = incarnation_;
+  self.job_hash = message.job_hash;
+  self.epoch = message.epoch;
+  links_->Admit(message, self);
+  OwnerHost::Options host;
+  host.self = {Role::kServer, config_.server.index};
+  host.job_hash = message.job_hash;
+  host.incarnation = incarnation_;
+  host.workers = workers;
+  host.memory_cap_bytes = config_.server.memory_cap_bytes != 0
+                              ? config_.server.memory_cap_bytes
+                              : static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) *
+                                    static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)) / 2;
+  host.link_to = [this](Position p, std::uint32_t key) { return links_->Pick({Role::kWorker, p.value}, key); };
+  owner_host_ = std::make_unique<OwnerHost>(host, &pool_);
+  running_ = true;
+  logger_->Info("job begins", {{"job", job_name_}, {"workers", workers}, {"epoch", message.epoch.value}});
+}
+
+void Server::OnLayout(LayoutMessage message) {
+  if (!running_) return;
+  const std::string name = message.name;
+  const GroupId group = message.group;
+  const EpochId epoch = message.epoch;
+  auto tables = MakeGroupTables(std::move(message), job_, owner_host_->workers());
+  if (!tables.ok()) {
+    Fail(tables.status());
+    return;
+  }
+  if (const Status status = owner_host_->AddGroup(std::move(tables).value(), job_); !status.ok()) {
+    Fail(status);
+    return;
+  }
+  groups_.emplace_back(group.value, epoch);
+  logger_->Debug("group", {{"name", name}, {"id", group.value}, {"epoch", epoch.value}});
+  links_->Unpark();
+}
+
+void Server::OnVerdict(const VerdictMessage& verdict) {
+  if (running_) owner_host_->OnVerdict(verdict);
+}
+
+void Server::OnJobFailed(const Status& why) {
+  // Without its coordinator a server has no job; it comes back when the coordinator does.
+  if (stopping_) return;
+  logger_->Warn("no coordinator", {{"why", why.text()}});
+  EndJob();
+  loop_.After(kRejoin, [this] {
+    if (!stopping_) Join();
+  });
+}
+
+void Server::OnJobEnded() {
+  if (!running_) return;
+  EndJob();
+  if (on_job_ended) on_job_ended();
+}
+
+void Server::EndJob() {
+  if (!running_) return;
+  running_ = false;
+  links_->CloseAll();
+  Collect();
+  owner_host_.reset();
+  groups_.clear();
+  ++stats_.jobs;
+  logger_->Info("job ended", {{"job", job_name_}, {"bytes_received", stats_.bytes_received}});
+}
+
+void Server::Collect() {
+  if (owner_host_ == nullptr) return;
+  const Owner::Stats owners = owner_host_->stats();
+  stats_.pushes += owners.pushes;
+  stats_.slabs_done += owners.slabs_done;
+  stats_.duplicates += owners.duplicates;
+  stats_.stale += owners.stale;
+  stats_.held_bytes_max = std::max(stats_.held_bytes_max, owners.held_bytes_max);
+}
+
+void Server::Fail(const Status& why) {
+  logger_->Error("job failed here", {{"job", job_name_}, {"why", why.text()}});
+  FailureMessage message;
+  message.kind = why.kind();
+  message.text = "server " + std::to_string(config_.server.index) + ": " + why.text();
+  membership_->Send(message);
+}
+
+// ---- frames ------------------------------------------------------------------------------------------------------------
+
+void Server::OnFrame(Link& link, Frame& frame) {
+  if (!running_) return;
+  const FrameHeader& header = frame.header;
+  const auto group =
+      std::find_if(groups_.begin(), groups_.end(), [&](const auto& g) { return g.first == header.group.value; });
+  Status status;
+  if (header.job_hash != job_hash_ || header.role != Role::kWorker || header.position != link.peer().index) {
+    status = Corrupt("frame speaks for another job or position");
+  } else if (header.kind != FrameKind::kPush) {
+    status = Corrupt("a server takes pushes only");
+  } else if (group == groups_.end()) {
+    links_->Park(link, frame);
+    return;
+  } else if (header.epoch != group->second) {
+    return;  // fenced: of an epoch that is over
+  } else {
+    status = owner_host_->OnPush(frame);
+  }
+  if (status.ok()) return;
+  ++stats_.bad_frames;
+  Fail(status.WithContext("from " + link.Describe()));
+}
+
+void Server::OnClosed(Link& link, const Status& why) {
+  logger_->Debug("data link closed", {{"link", link.Describe()}, {"why", why.text()}});
+  links_->Remove(link);
+}
+
+// ---- outside -----------------------------------------------------------------------------------------------------------
+
+ServerStats Server::Stats() {
+  auto promise = std::make_shared<std::promise<ServerStats>>();
+  auto future = promise->get_future();
+  const auto snapshot = [this, promise] {
+    ServerStats stats = stats_;
+    const LinkStats links = links_->stats();
+    stats.bytes_received = links.bytes_received;
+    stats.bytes_sent = links.bytes_sent;
+    stats.frames_received = links.frames_received;
+    stats.frames_sent = links.frames_sent;
+    stats.rejected_connections = links_->rejected() + (coordinator_host_ == nullptr ? 0 : coordinator_host_->rejected());
+    stats.pool_allocations = pool_.stats().allocations;
+    promise->set_value(stats);
+  };
+  if (thread_.joinable()) {
+    loop_.Post(snapshot);
+  } else {
+    snapshot();
+  }
+  return future.get();
+}
+
+void Server::Stop(Nanos bound) {
+  if (!thread_.joinable()) return;
+  const TimePoint deadline = std::chrono::steady_clock::now() + bound;
+  const auto ask = [this](std::function<bool()> question) {
+    auto promise = std::make_shared<std::promise<bool>>();
+    auto future = promise->get_future();
+    loop_.Post([promise, question] { promise->set_value(question()); });
+    return future.get();
+  };
+  const auto drained = [this] {
+    stopping_ = true;
+    return !running_ || (owner_host_->Missing().empty() && links_->queued_bytes() == 0);
+  };
+  while (!ask(drained) && std::chrono::steady_clock::now() < deadline) std::this_thread::sleep_for(kPoll);
+  auto told = std::make_shared<std::promise<void>>();
+  auto future = told->get_future();
+  loop_.Post([this, told] {
+    if (running_) Fail(Unavailable("was asked to stop"));
+    membership_->Leave("asked to stop", [told] { told->set_value(); });
+  });
+  (void)future.wait_for(std::chrono::seconds(1));
+  // The coordinator's last words to the others are queued behind ours.
+  if (coordinator_host_ != nullptr) std::this_thread::sleep_for(kPoll * 4);
+  loop_.Stop();
+  thread_.join();
+  EndJob();
+}
+
+}  // namespace tally

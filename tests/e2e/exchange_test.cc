@@ -1,0 +1,153 @@
+// Whole jobs over real sockets in one process: every exchange gives the exact sums, and the same bits.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <mutex>
+
+#include "tests/support/cluster.h"
+
+namespace tally::test {
+namespace {
+
+struct Way {
+  const char* name;
+  std::uint32_t servers;
+  std::vector<std::string> settings;
+};
+
+const std::vector<Way>& Ways() {
+  static const std::vector<Way> ways = {
+      {"ring", 0, {"aggregation.mode=ring"}},
+      {"ps_zmq", 2, {"aggregation.mode=ps"}},
+      {"ps_tcp", 2, {"aggregation.mode=ps", "servers.transport=tcp"}},
+      {"ps_one", 1, {"aggregation.mode=ps"}},
+      {"direct", 0, {"aggregation.mode=ring", "compression.codec=int8", "compression.exclude=*"}},
+      {"hybrid", 1, {"aggregation.mode=hybrid"}},
+      {"ring_wide", 0, {"aggregation.mode=ring", "link.connections=3"}},
+      {"ps_wide", 2, {"aggregation.mode=ps", "link.connections=2"}},
+  };
+  return ways;
+}
+
+class EveryWay : public testing::TestWithParam<std::tuple<std::size_t, std::uint32_t>> {
+ protected:
+  ClusterOptions Options() const {
+    const auto [way, workers] = GetParam();
+    ClusterOptions options;
+    options.workers = workers;
+    options.servers = Ways()[way].servers;
+    options.settings = Ways()[way].settings;
+    return options;
+  }
+};
+
+TEST_P(EveryWay, AllReduceSumsExactly) {
+  TestCluster cluster(Options());
+  const std::uint32_t workers = std::get<1>(GetParam());
+  const auto statuses = cluster.Run([&](Client& client, std::uint32_t rank) -> Status {
+    for (const std::size_t n : {std::size_t{1}, std::size_t{0}, std::size_t{4095}, std::size_t{4097},
+                                std::size_t{100003}, std::size_t{1} << 20}) {
+      for (int repeat = 0; repeat < 3; ++repeat) {
+        std::vector<float> data(n);
+        for (std::size_t j = 0; j < n; ++j) data[j] = IntValue(rank, j);
+        TALLY_RETURN_IF_ERROR(client.AllReduce(data));
+        for (std::size_t j = 0; j < n; ++j) {
+          if (data[j] != IntSum(workers, j)) {
+            return Internal("n " + std::to_string(n) + ", element " + std::to_string(j) + ": expected " +
+                            std::to_string(IntSum(workers, j)) + ", got " + std::to_string(data[j]));
+          }
+        }
+      }
+    }
+    std::vector<float> mean(10, static_cast<float>(rank));
+    TALLY_RETURN_IF_ERROR(client.AllReduce(mean, ReduceOp::kMean));
+    const float expected = static_cast<float>(workers * (workers - 1) / 2) / static_cast<float>(workers);
+    if (mean[3] != expected) return Internal("mean: got " + std::to_string(mean[3]));
+    return Status::Ok();
+  });
+  EXPECT_EQ(Failures(statuses), "");
+}
+
+TEST_P(EveryWay, StepsOfManyTensorsInAnyOrder) {
+  ClusterOptions options = Options();
+  options.settings.push_back("bucket.cap=100KB");
+  TestCluster cluster(options);
+  const std::uint32_t workers = std::get<1>(GetParam());
+  const std::vector<std::uint64_t> sizes = {0, 1, 7, 0, 4096, 5, 70001, 300, 4099, 20011};
+  const auto statuses = cluster.Run([&](Client& client, std::uint32_t rank) -> Status {
+    // Each rank declares in an order of its own.
+    std::vector<TensorSpec> tensors;
+    for (std::size_t t = 0; t < sizes.size(); ++t) {
+      const std::size_t i = (t * 3 + rank) % sizes.size();
+      tensors.push_back({"t" + std::to_string(i), ElementCount(sizes[i]), DType::kFloat32});
+    }
+    TALLY_ASSIGN_OR_RETURN(Group * group, client.DeclareGroup(tensors));
+    for (std::uint32_t step = 0; step < 5; ++step) {
+      for (std::uint32_t t = 0; t < tensors.size(); ++t) {
+        auto input = group->Input(t);
+        for (std::size_t j = 0; j < input.size(); ++j) input[j] = IntValue(rank, j + step);
+      }
+      const auto buckets = static_cast<std::uint32_t>(group->bucket_count());
+      for (std::uint32_t b = 0; b < buckets; ++b) {
+        TALLY_ASSIGN_OR_RETURN(Ticket ticket, group->Submit(BucketId((b + rank + step) % buckets)));
+      }
+      TALLY_ASSIGN_OR_RETURN(const StepResult result, group->EndStep());
+      if (result.outcome != Outcome::kCommitted || result.step.value != step) return Internal("outcome");
+      for (std::uint32_t t = 0; t < tensors.size(); ++t) {
+        const auto output = group->Output(t);
+        for (std::size_t j = 0; j < output.size(); ++j) {
+          const float expected = IntSum(workers, j + step) / static_cast<float>(workers);
+          if (output[j] != expected) {
+            return Internal(tensors[t].name + "[" + std::to_string(j) + "] in step " + std::to_string(step) +
+                            ": expected " + std::to_string(expected) + ", got " + std::to_string(output[j]));
+          }
+        }
+      }
+    }
+    return Status::Ok();
+  });
+  EXPECT_EQ(Failures(statuses), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, EveryWay,
+                         testing::Combine(testing::Range(std::size_t{0}, Ways().size()), testing::Values(1U, 2U, 3U, 4U, 7U)),
+                         [](const auto& info) {
+                           return std::string(Ways()[std::get<0>(info.param)].name) + "_" +
+                                  std::to_string(std::get<1>(info.param));
+                         });
+
+// Sums whose bits depend on the order of addition: every way must give the same ones.
+TEST(Exchange, PsDirectHybridAndRingGiveTheSameBits) {
+  constexpr std::uint32_t kWorkers = 4;
+  constexpr std::size_t kElements = 150001;
+  std::vector<std::vector<float>> results;
+  for (const Way& way : Ways()) {
+    ClusterOptions options;
+    options.workers = kWorkers;
+    options.servers = way.servers;
+    options.settings = way.settings;
+    TestCluster cluster(options);
+    std::vector<float> result(kElements);
+    const auto statuses = cluster.Run([&](Client& client, std::uint32_t rank) -> Status {
+      const TensorSpec tensor{"w", ElementCount(kElements), DType::kFloat32};
+      TALLY_ASSIGN_OR_RETURN(Group * group, client.DeclareGroup(std::span(&tensor, 1)));
+      TALLY_RETURN_IF_ERROR(group->SetWeight(0.3F + static_cast<float>(rank)));
+      auto input = group->Input(0);
+      for (std::size_t j = 0; j < kElements; ++j) {
+        input[j] = std::sin(static_cast<float>(j * 7 + rank * 13)) * std::pow(10.0F, static_cast<float>((j + rank) % 9));
+      }
+      TALLY_RETURN_IF_ERROR(group->Submit(BucketId(0)).status());
+      TALLY_RETURN_IF_ERROR(group->EndStep().status());
+      if (rank == 2) std::copy(group->Output(0).begin(), group->Output(0).end(), result.begin());
+      return Status::Ok();
+    });
+    ASSERT_EQ(Failures(statuses), "") << way.name;
+    results.push_back(result);
+    EXPECT_EQ(std::memcmp(results.front().data(), result.data(), kElements * sizeof(float)), 0) << way.name;
+  }
+}
+
+}  // namespace
+}  // namespace tally::test
