@@ -17,15 +17,17 @@ namespace tally {
 enum class LogLevel : std::uint8_t { kDebug, kInfo, kWarn, kError, kOff };
 
 struct LogField {
-  std::string_view key;
+  std::string_view key;  // of letters, digits and _; a literal
   std::string value;
+  bool is_number = false;  // JSON writes it without quotes
 
   LogField(std::string_view k, std::string_view v) : key(k), value(v) {}
   LogField(std::string_view k, const char* v) : key(k), value(v) {}
   LogField(std::string_view k, const std::string& v) : key(k), value(v) {}
   template <typename Number>
     requires std::is_arithmetic_v<Number>
-  LogField(std::string_view k, Number v) : key(k), value(std::to_string(v)) {}
+  LogField(std::string_view k, Number v) : key(k), value(std::to_string(v)), is_number(v - v == Number{}) {}
+  LogField(std::string_view k, bool v) : key(k), value(v ? "true" : "false"), is_number(true) {}
 };
 
 class Logger {

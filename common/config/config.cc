@@ -85,9 +85,9 @@ class Loader {
     const std::string path =
         sources_.file.empty() ? Lookup(sources_.environment, kConfigFileVariable) : sources_.file;
     if (path.empty()) return;
+    errno = 0;
     std::ifstream in(path, std::ios::binary);
     std::string text(kMaxConfigBytes + 1, '\0');
-    errno = 0;
     in.read(text.data(), static_cast<std::streamsize>(text.size()));
     if (!in.is_open() || in.bad() || (in.gcount() == 0 && errno != 0)) {
       errors_.push_back(path + ": " + std::strerror(errno));

@@ -1,11 +1,11 @@
 #include "common/config/key_table.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 
 #include "common/config/launcher_variables.h"
 #include "common/config/nearest.h"
+#include "common/utf8.h"
 
 namespace tally {
 namespace {
@@ -18,14 +18,6 @@ constexpr KeySpec kKeys[] = {
 #include "common/config/keys.inc"
 #undef TALLY_KEY
 };
-
-std::vector<std::string> Names(std::string_view section) {
-  std::vector<std::string> names;
-  for (const KeySpec& spec : kKeys) {
-    if (section.empty() || spec.section == section) names.push_back(spec.Name());
-  }
-  return names;
-}
 
 }  // namespace
 
@@ -46,15 +38,16 @@ const KeySpec* FindKey(std::string_view section, std::string_view key) {
 
 std::string UnknownKey(std::string_view section, std::string_view key) {
   const std::string name = std::string(section) + "." + std::string(key);
-  const std::string unknown = "no setting " + QuotedToml(name.substr(0, 128));
-  const auto elsewhere = std::find_if(std::begin(kKeys), std::end(kKeys), [&](const KeySpec& s) { return s.key == key; });
-  std::vector<std::string> candidates = Names(section);
-  const bool known_section = !candidates.empty();
-  if (NearestName(name, candidates).empty() || !known_section) {
-    candidates = elsewhere != std::end(kKeys) && known_section ? std::vector{elsewhere->Name()} : Names("");
+  const std::string unknown = "no setting " + QuotedToml(Utf8Prefix(name, 128));
+  std::vector<std::string> all, keys_of_section;
+  for (const KeySpec& spec : kKeys) {
+    if (spec.key == key) return unknown + "; did you mean '" + spec.Name() + "'?";  // only the section is wrong
+    all.push_back(spec.Name());
+    if (spec.section == section) keys_of_section.emplace_back(spec.key);
   }
-  if (candidates.size() == 1) return unknown + "; did you mean '" + candidates[0] + "'?";
-  return unknown + DidYouMean(name, candidates);
+  const std::string nearest = NearestName(key, keys_of_section);
+  if (!nearest.empty()) return unknown + "; did you mean '" + std::string(section) + "." + nearest + "'?";
+  return unknown + DidYouMean(name, all);
 }
 
 std::string UnknownVariable(std::string_view variable) {

@@ -50,7 +50,12 @@ void Console::Note(std::string_view text) {
 void Console::Warn(std::string_view text) { Note(PaintError(Color::kYellow, "warning: ") + std::string(text)); }
 
 int Console::Fail(const Status& status) {
-  Note(PaintError(Color::kRed, "tally: ") + status.ToString());
+  std::string text = status.ToString();
+  if (text.find('\n') != std::string::npos) {  // a list: one fault a line, below the kind
+    text = std::string(ToString(status.kind())) + ":\n" + status.text();
+    for (std::size_t at = text.find('\n'); at != std::string::npos; at = text.find('\n', at + 1)) text.insert(at + 1, "  ");
+  }
+  Note(PaintError(Color::kRed, "tally: ") + text);
   return ExitCode(status.kind());
 }
 

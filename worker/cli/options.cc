@@ -26,6 +26,10 @@ Result<LoadedConfig> ConfigOptions::Load(const std::map<std::string, std::string
 
 void AddConfigOptions(CLI::App& app, ConfigOptions* options) {
   app.add_option("--config", options->file, "The job's TOML file")->type_name("FILE");
+  AddOverrideOptions(app, options);
+}
+
+void AddOverrideOptions(CLI::App& app, ConfigOptions* options) {
   app.add_option("--set", options->overrides, "Override one setting; repeatable")
       ->type_name("SECTION.KEY=VALUE")
       ->take_all()

@@ -22,6 +22,7 @@ struct ConfigOptions {
   Result<LoadedConfig> Load(const std::map<std::string, std::string>& environment) const;
 };
 void AddConfigOptions(CLI::App& app, ConfigOptions* options);
+void AddOverrideOptions(CLI::App& app, ConfigOptions* options);  // all but --config
 
 // --json FILE|-
 struct JsonOption {

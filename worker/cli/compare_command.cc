@@ -1,0 +1,141 @@
+// tally compare: the training job in the modes, codecs and network that the user names; table, JSON, HTML report.
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "compress/codec.h"
+#include "worker/cli/comparison_session.h"
+
+namespace tally::cli {
+namespace {
+
+struct CompareOptions {
+  std::vector<std::string> modes = {"ps", "ring"};
+  std::vector<std::string> codecs = {"none", "int8", "topk"};
+  std::vector<std::uint64_t> seeds = {1};
+  std::uint32_t workers = 4;
+  std::uint32_t servers = 2;
+  std::string rate = "1gbit";
+  std::string placement = "separate";
+  std::string feedback = "on";
+  std::uint64_t steps = 400;
+  double target = 0;
+  std::uint32_t dry_run = 0;
+  std::vector<std::string> script;
+  ConfigOptions config;
+  JsonOption json;
+  std::string report;
+};
+
+Result<Mode> ModeByName(const std::string& name) {
+  for (const Mode mode : {Mode::kPs, Mode::kRing, Mode::kHierarchical, Mode::kHybrid}) {
+    if (name == ModeName(mode)) return mode;
+  }
+  return InvalidArgument("--modes: '" + name + "' is not one of ps, ring, hierarchical, hybrid");
+}
+
+bool NeedsServers(Mode mode, const Config& config) {
+  return mode == Mode::kPs || mode == Mode::kHybrid ||
+         (mode == Mode::kHierarchical && config.aggregation.between == Mode::kPs);
+}
+
+// The settings in the order of the options: seeds within feedback within codecs within modes.
+Result<std::vector<Setting>> MakeSettings(const CompareOptions& options, const Config& config) {
+  Setting base;
+  base.workers = options.workers;
+  base.steps = options.steps;
+  base.target = options.target;
+  if (options.rate != "none") {
+    base.rate = options.rate;
+    TALLY_ASSIGN_OR_RETURN(base.rate_bits, ParseRate(options.rate));
+  }
+  std::vector<Setting> settings;
+  for (const std::string& mode_name : options.modes) {
+    TALLY_ASSIGN_OR_RETURN(base.mode, ModeByName(mode_name));
+    base.servers = NeedsServers(base.mode, config) ? options.servers : 0;
+    base.colocated = base.with_servers() && options.placement == "colocated";
+    if (base.colocated && options.servers > options.workers) {
+      return InvalidArgument("--ps-placement colocated: " + std::to_string(options.servers) + " servers do not fit on " +
+                             std::to_string(options.workers) + " workers' NICs");
+    }
+    for (const std::string& codec_name : options.codecs) {
+      base.compression = config.compression;
+      base.compression.codec = codec_name;
+      TALLY_ASSIGN_OR_RETURN(const auto codec, MakeCodec(codec_name, base.compression));
+      for (const bool feedback : {true, false}) {
+        if (!codec->traits().lossy && !feedback) continue;  // a lossless codec has nothing to feed back
+        if (codec->traits().lossy && options.feedback != "both" && feedback != (options.feedback == "on")) continue;
+        base.compression.error_feedback = feedback;
+        for (const std::uint64_t seed : options.seeds) {
+          base.seed = seed;
+          settings.push_back(base);
+        }
+      }
+    }
+  }
+  return settings;
+}
+
+int RunCompare(const CompareOptions& options, CommandContext& context) {
+  if (options.dry_run > 0 || !options.script.empty()) {
+    return context.console.Fail(InvalidArgument(
+        "--dry-run: trying your own script comes with a later version (it needs the training frameworks' bindings); "
+        "without it compare trains its built-in job"));
+  }
+  // Its launcher variables are this process's, not the workers': only codec options and the like are read here.
+  ConfigOptions given = options.config;
+  given.overrides.push_back("aggregation.mode=ring");
+  const Result<LoadedConfig> config = given.Load(context.environment);
+  if (!config.ok()) return context.console.Fail(config.status());
+  Result<std::vector<Setting>> settings = MakeSettings(options, config->config);
+  if (!settings.ok()) return context.console.Fail(settings.status());
+
+  ComparisonSession session;
+  session.settings = *std::move(settings);
+  session.config = options.config;
+  session.json = options.json;
+  session.report = options.report;
+  return RunComparison(session, context);
+}
+
+}  // namespace
+
+Action AddCompareCommand(CLI::App& app, CommandContext& context) {
+  auto options = std::make_shared<CompareOptions>();
+  app.add_option("--modes", options->modes, "ps, ring, hierarchical, hybrid")->delimiter(',')->capture_default_str();
+  app.add_option("--codecs", options->codecs, "none, fp16, bf16, int8, topk")->delimiter(',')->capture_default_str();
+  app.add_option("--error-feedback", options->feedback, "Of lossy codecs: on, off, or both as rows of their own")
+      ->check(CLI::IsMember({"on", "off", "both"}))
+      ->capture_default_str();
+  app.add_option("--workers", options->workers, "Workers")->check(CLI::Range(1, 64))->capture_default_str();
+  app.add_option("--servers", options->servers, "Servers of the modes that use them")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  app.add_option("--rate", options->rate, "Emulated NIC of each process, e.g. 1gbit; none = loopback as it is")
+      ->capture_default_str();
+  app.add_option("--ps-placement", options->placement, "Servers on NICs of their own or on the workers'")
+      ->check(CLI::IsMember({"separate", "colocated"}))
+      ->capture_default_str();
+  app.add_option("--steps", options->steps, "Training steps of each setting")
+      ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
+  app.add_option("--seeds", options->seeds, "One row for each")->delimiter(',')->capture_default_str();
+  app.add_option("--target", options->target, "Test accuracy whose time is measured, e.g. 0.8")
+      ->check(CLI::Range(0.0, 1.0));
+  AddJsonOption(app, &options->json);
+  app.add_option("--report", options->report, "Write one self-contained HTML file")->type_name("FILE");
+  AddConfigOptions(app, &options->config);
+  app.add_option("--dry-run", options->dry_run, "Try your own script on N workers (not in this version)")->type_name("N");
+  app.add_option("script", options->script, "With --dry-run: program and arguments, after --");
+  app.footer(
+      "Examples:\n"
+      "  tally compare --modes ps,ring --codecs none,int8\n"
+      "  tally compare --rate 100mbit --steps 100 --target 0.8 --json out.json --report out.html\n"
+      "  tally compare --modes ps --ps-placement colocated --set compression.ratio=0.001 --codecs topk");
+  return [options, &context] { return RunCompare(*options, context); };
+}
+
+}  // namespace tally::cli

@@ -1,0 +1,184 @@
+#include "worker/cli/comparison.h"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "common/schedule/cost_model.h"
+#include "common/schedule/layout.h"
+#include "compress/codec.h"
+
+namespace tally::cli {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr double kAlphaS = 50e-6;
+
+template <typename T>
+Json OrNull(const std::optional<T>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
+
+std::optional<double> OptionalNumber(const Json& object, const char* key) {
+  const Json& value = object.at(key);
+  return value.is_null() ? std::nullopt : std::optional<double>(value.get<double>());
+}
+
+double Mean(const std::vector<Json>& objects, const char* key) {
+  double sum = 0;
+  for (const Json& object : objects) sum += object.at(key).get<double>();
+  return objects.empty() ? 0 : sum / static_cast<double>(objects.size());
+}
+
+// "owners on 2 servers over zmq" or "schedule ring over tcp".
+void ParseExchange(const std::string& described, Row* row) {
+  const std::size_t space = std::min(described.find(' '), described.size());
+  row->exchange = described.substr(0, space);
+  if (row->exchange != "schedule" || space == described.size()) return;
+  const std::size_t end = std::min(described.find(' ', space + 1), described.size());
+  row->schedule = described.substr(space + 1, end - space - 1);
+}
+
+// May throw Json::exception for a field that is missing or of another type.
+Row RowFromRecords(const Setting& setting, const std::vector<Json>& ranks, const std::vector<Json>& servers,
+                   double server_cpu_s) {
+  const Json& first = ranks.front();
+  Row row;
+  row.setting = setting;
+  ParseExchange(first.at("exchange").get<std::string>(), &row);
+  row.step_ms = Mean(ranks, "step_ms");
+  row.comm_exposed_ms = Mean(ranks, "comm_exposed_ms");
+  row.comm_share = row.step_ms > 0 ? row.comm_exposed_ms / row.step_ms : 0;
+  const double samples = first.at("batch").get<double>() * static_cast<double>(ranks.size());
+  row.samples_per_s = row.step_ms > 0 ? samples / row.step_ms * 1e3 : 0;
+  row.worker_sent_bytes = Mean(ranks, "sent_bytes_per_step");
+  row.worker_received_bytes = Mean(ranks, "received_bytes_per_step");
+  const double exchanges = first.at("exchanges").get<double>();
+  if (exchanges > 0) {
+    row.server_received_bytes = Mean(servers, "bytes_received") / exchanges;
+    row.server_sent_bytes = Mean(servers, "bytes_sent") / exchanges;
+  }
+  row.measured_comm_ms = Mean(ranks, "lone_comm_ms");
+  row.comm_cpu_s = server_cpu_s + Mean(ranks, "comm_cpu_s") * static_cast<double>(ranks.size());
+  for (const Json& rank : ranks) {
+    row.peak_rss_mb = std::max(row.peak_rss_mb, rank.at("peak_rss_mb").get<double>());
+    row.residual_bytes = std::max(row.residual_bytes, rank.at("residual_bytes").get<std::uint64_t>());
+    row.ranks_agree = row.ranks_agree && rank.at("weights_sha256") == first.at("weights_sha256");
+  }
+  row.final_loss = Mean(ranks, "train_loss");
+  row.test_accuracy = first.at("test_accuracy").get<double>();
+  row.time_to_target_s = OptionalNumber(first, "time_to_target_s");
+  for (const Json& point : first.at("accuracy_curve")) {
+    row.curve.push_back({point.at(0).get<double>(), point.at(1).get<std::uint64_t>(), point.at(2).get<double>()});
+  }
+  row.weights_sha256 = first.at("weights_sha256").get<std::string>();
+  row.predicted_comm_ms =
+      PredictedCommMs(setting, row.exchange, first.at("tensor_elements").get<std::vector<std::uint64_t>>());
+  return row;
+}
+
+Json RowToJson(const Row& row) {
+  const Setting& setting = row.setting;
+  Json curve = Json::array();
+  for (const CurvePoint& point : row.curve) curve.push_back({point.seconds, point.step, point.accuracy});
+  return {
+      {"mode", ModeName(setting.mode)},
+      {"exchange", row.exchange},
+      {"schedule", OrNull(row.schedule)},
+      {"codec", setting.compression.codec},
+      {"error_feedback", setting.compression.error_feedback},
+      {"workers", setting.workers},
+      {"servers", setting.servers},
+      {"ps_placement", setting.with_servers() ? Json(setting.colocated ? "colocated" : "separate") : Json(nullptr)},
+      {"nics", setting.nics()},
+      {"rate", setting.rate.empty() ? Json(nullptr) : Json(setting.rate)},
+      {"seed", setting.seed},
+      {"steps", setting.steps},
+      {"samples_per_s", row.samples_per_s},
+      {"step_ms", row.step_ms},
+      {"comm_exposed_ms", row.comm_exposed_ms},
+      {"comm_share", row.comm_share},
+      {"worker_sent_bytes_per_step", row.worker_sent_bytes},
+      {"worker_received_bytes_per_step", row.worker_received_bytes},
+      {"server_received_bytes_per_step", row.server_received_bytes},
+      {"predicted_comm_ms", OrNull(row.predicted_comm_ms)},
+      {"measured_comm_ms", row.measured_comm_ms},
+      {"comm_cpu_s", row.comm_cpu_s},
+      {"peak_rss_mb", row.peak_rss_mb},
+      {"residual_bytes", row.residual_bytes},
+      {"final_loss", row.final_loss},
+      {"test_accuracy", row.test_accuracy},
+      {"target", setting.target > 0 ? Json(setting.target) : Json(nullptr)},
+      {"time_to_target_s", OrNull(row.time_to_target_s)},
+      {"accuracy_curve", curve},
+      {"weights_sha256", row.weights_sha256},
+  };
+}
+
+}  // namespace
+
+std::string Setting::Pattern() const { return std::string(ModeName(mode)) + (colocated ? " colocated" : ""); }
+
+std::string Setting::Codec() const {
+  const bool lossless = compression.codec == "none";
+  return compression.codec + (compression.error_feedback || lossless ? "" : " no feedback");
+}
+
+Result<Row> MakeRow(const Setting& setting, const std::vector<Json>& ranks, const std::vector<Json>& servers,
+                    double server_cpu_s) {
+  if (ranks.empty()) return InvalidArgument("a row needs the record of at least one rank");
+  try {
+    return RowFromRecords(setting, ranks, servers, server_cpu_s);
+  } catch (const Json::exception& error) {
+    return Corrupt(std::string("a report of ") + setting.Pattern() + " " + setting.Codec() + ": " + error.what());
+  }
+}
+
+std::optional<double> PredictedCommMs(const Setting& setting, const std::string& exchange,
+                                      const std::vector<std::uint64_t>& tensor_elements) {
+  if (setting.rate_bits <= 0) return std::nullopt;
+  double bytes = 0;  // a reply travels in the codec of the push
+  for (const std::uint64_t elements : tensor_elements) {
+    const auto codec = MakeCodec(CodecForTensor("", elements, setting.compression), setting.compression);
+    if (!codec.ok()) return std::nullopt;
+    const Cut cut = CutTensor(elements, setting.workers);
+    for (std::uint64_t i = 0; i < cut.count; ++i) {
+      bytes += static_cast<double>((*codec)->EncodedBytes(std::min(cut.elements, elements - i * cut.elements)));
+    }
+  }
+  const ClusterModel cluster = {.bytes_per_s = setting.rate_bits / 8, .alpha_s = kAlphaS, .workers = setting.workers,
+                                .servers = setting.servers};
+  const ModelTimes times = PredictTimes(cluster, bytes, bytes);
+  if (exchange == "schedule") return times.ring_s * 1e3;
+  if (!setting.with_servers()) return times.direct_s * 1e3;
+  if (setting.mode == Mode::kPs) return (setting.colocated ? times.ps_colocated_s : times.ps_sharded_s) * 1e3;
+  if (setting.mode == Mode::kHybrid && !setting.colocated) return times.hybrid_s * 1e3;
+  return std::nullopt;
+}
+
+BusiestNic FindBusiestNic(const Row& row) {
+  const bool shared = row.setting.colocated;
+  const char* worker = shared ? "the NICs that a worker and a server share" : "each worker's NIC";
+  const std::array<BusiestNic, 4> nics = {{
+      {std::string(worker) + ", outgoing", row.worker_sent_bytes + (shared ? row.server_sent_bytes : 0)},
+      {std::string(worker) + ", incoming", row.worker_received_bytes + (shared ? row.server_received_bytes : 0)},
+      {"each server's NIC, outgoing", shared ? 0 : row.server_sent_bytes},
+      {"each server's NIC, incoming", shared ? 0 : row.server_received_bytes},
+  }};
+  BusiestNic busiest = *std::max_element(nics.begin(), nics.end(), [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
+  const double capacity = row.setting.rate_bits / 8 * row.step_ms * 1e-3;
+  busiest.busy = capacity > 0 ? busiest.bytes / capacity : 0;
+  return busiest;
+}
+
+Json ToJson(const Comparison& comparison) {
+  Json rows = Json::array();
+  for (const Row& row : comparison.rows) rows.push_back(RowToJson(row));
+  return {{"version", comparison.version},
+          {"host", {{"cpus", comparison.cpus}}},
+          {"emulated_rate", comparison.rate.empty() ? Json(nullptr) : Json(comparison.rate)},
+          {"rows", rows}};
+}
+
+}  // namespace tally::cli

@@ -1,0 +1,92 @@
+// Comparison: what the training job cost in one setting (mode, codec, placement, network), as a row. Pure: rows are
+// made of what the processes reported (comparison_run.h starts those) and of the closed-form model.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/config/config.h"
+#include "common/status.h"
+
+namespace tally::cli {
+
+struct Setting {
+  Mode mode = Mode::kPs;
+  Config::Compression compression;
+  std::uint32_t workers = 4;
+  std::uint32_t servers = 0;   // 0 for modes that use none
+  bool colocated = false;      // server i on worker i's NIC; servers <= workers
+  std::string rate;            // of each emulated NIC and direction, "1gbit"; empty = not emulated
+  double rate_bits = 0;        // the same as a number
+  std::uint64_t seed = 1;
+  std::uint64_t steps = 400;
+  double target = 0;           // accuracy; 0 = none
+
+  bool with_servers() const { return servers > 0; }
+  // NICs that the pattern occupies: with servers of their own n + k, else n.
+  std::uint32_t nics() const { return workers + (colocated ? 0 : servers); }
+  // "ps colocated", "ring": mode and, where it is not the usual one, placement.
+  std::string Pattern() const;
+  // "topk", "topk no feedback"
+  std::string Codec() const;
+};
+
+struct CurvePoint {
+  double seconds = 0;
+  std::uint64_t step = 0;
+  double accuracy = 0;
+};
+
+// Times are means over ranks of each rank's median; bytes are means over workers (servers) and steps.
+struct Row {
+  Setting setting;
+  std::string exchange;                 // "owners" or "schedule"
+  std::optional<std::string> schedule;  // "ring"
+  double samples_per_s = 0, step_ms = 0, comm_exposed_ms = 0, comm_share = 0;
+  double worker_sent_bytes = 0, worker_received_bytes = 0;  // per step
+  double server_received_bytes = 0, server_sent_bytes = 0;
+  std::optional<double> predicted_comm_ms;  // none without a rate
+  double measured_comm_ms = 0;              // a whole gradient exchanged with no computation beside it
+  double comm_cpu_s = 0;                    // engine threads of all workers, servers whole
+  double peak_rss_mb = 0;                   // of the largest worker
+  std::uint64_t residual_bytes = 0;         // per worker
+  double final_loss = 0;                    // training loss over the last tenth of the steps
+  double test_accuracy = 0;
+  std::optional<double> time_to_target_s;
+  std::vector<CurvePoint> curve;
+  std::string weights_sha256;           // of rank 0
+  bool ranks_agree = true;              // all ranks ended with the same weights; else the result is wrong
+
+  double compute_ms() const { return step_ms - comm_exposed_ms; }
+};
+
+// `ranks`: the JSON of train_mlp, one per rank; `servers`: the reports of tally-server. Errors: kCorrupt naming a field
+// that is missing.
+Result<Row> MakeRow(const Setting& setting, const std::vector<nlohmann::json>& ranks,
+                    const std::vector<nlohmann::json>& servers, double server_cpu_s);
+
+// The time of one exchange of gradients by the alpha-beta model (common/schedule/cost_model.h) with 50 us per message.
+// `tensor_elements`: sizes of the tensors. None where the model has no formula or the rate is unknown.
+std::optional<double> PredictedCommMs(const Setting& setting, const std::string& exchange,
+                                      const std::vector<std::uint64_t>& tensor_elements);
+
+// The NIC and direction that carry most, and the fraction of the step's time that those bytes occupy it.
+struct BusiestNic {
+  std::string name;  // "each server's NIC, incoming"
+  double bytes = 0;  // per step
+  double busy = 0;   // 0 without a rate
+};
+BusiestNic FindBusiestNic(const Row& row);
+
+struct Comparison {
+  std::string version;
+  unsigned cpus = 0;
+  std::string rate;  // emulated; empty = none
+  std::vector<Row> rows;
+};
+nlohmann::json ToJson(const Comparison& comparison);  // CLI.md of the design, `compare`
+
+}  // namespace tally::cli

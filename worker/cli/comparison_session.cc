@@ -1,0 +1,111 @@
+#include "worker/cli/comparison_session.h"
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "worker/cli/comparison_run.h"
+#include "worker/cli/comparison_table.h"
+#include "worker/cli/report.h"
+
+namespace tally::cli {
+namespace {
+
+constexpr int kWrongResultExit = 6;
+
+// One updating line on a terminal; elsewhere a line at the start and the end of each setting.
+class ProgressLine {
+ public:
+  ProgressLine(Console& console, std::size_t total) : console_(console), total_(total) {}
+
+  void Begin(const Setting& setting) {
+    ++number_;
+    title_ = "[" + std::to_string(number_) + "/" + std::to_string(total_) + "] " + setting.Pattern() + " " +
+             setting.Codec();
+    console_.stderr_is_terminal() ? Update("starting") : console_.Note(title_);
+  }
+  void Update(std::string_view line) { console_.Progress(title_ + ": " + std::string(line)); }
+  void End(const Row& row) {
+    console_.Note(title_ + ": " + Fixed(row.samples_per_s, 0) + " samples/s, accuracy " +
+                  Fixed(row.test_accuracy * 100, 1) + " %");
+  }
+
+ private:
+  Console& console_;
+  std::size_t total_;
+  std::size_t number_ = 0;
+  std::string title_;
+};
+
+Status WriteReport(const std::string& path, const Comparison& comparison) {
+  errno = 0;
+  std::ofstream out(path, std::ios::trunc);
+  out << HtmlReport(comparison);
+  out.close();
+  if (!out) return Unavailable("--report " + path + ": " + (errno != 0 ? std::strerror(errno) : "cannot be written"));
+  return Status::Ok();
+}
+
+void PrintResult(const Comparison& comparison, double seconds, Console& console, bool to_stderr) {
+  const auto print = [&](const std::string& text) { to_stderr ? console.Note(text) : console.Print(text); };
+  print("");
+  print(ComparisonTable(comparison).Text());
+  print("MB/worker, MB/server: sent per step. comm ms: a whole gradient exchanged with nothing to hide behind; model ms:");
+  print("the same by the closed-form model. exposed ms: what of it the backward pass did not hide.\n");
+  print(Verdict(comparison));
+  print(Provenance(comparison) + " " + Fixed(seconds, 0) + " s in all.");
+}
+
+}  // namespace
+
+int RunComparison(const ComparisonSession& session, CommandContext& context) {
+  const auto start = std::chrono::steady_clock::now();
+  const Result<ComparisonPrograms> programs = FindComparisonPrograms(context);
+  if (!programs.ok()) return context.console.Fail(programs.status());
+
+  Comparison comparison;
+  comparison.version = context.version;
+  comparison.cpus = std::thread::hardware_concurrency();
+  if (!session.settings.empty()) comparison.rate = session.settings.front().rate;
+  ProgressLine progress(context.console, session.settings.size());
+  ComparisonRun run{.programs = *programs,
+                    .environment = context.environment,
+                    .config_file = session.config.file,
+                    .overrides = session.config.AllOverrides(),
+                    .on_progress = [&](std::string_view line) { progress.Update(line); }};
+  if (!comparison.rate.empty()) context.console.Note("Every process has an emulated NIC of " + comparison.rate + ".");
+
+  int exit_code = 0;
+  for (const Setting& setting : session.settings) {
+    progress.Begin(setting);
+    Result<Row> row = RunSetting(run, setting);
+    if (!row.ok()) {
+      exit_code = context.console.Fail(row.status());
+      break;
+    }
+    progress.End(*row);
+    if (!row->ranks_agree) {
+      context.console.Warn(setting.Pattern() + " " + setting.Codec() + ": the ranks ended with different weights");
+      exit_code = kWrongResultExit;
+    }
+    comparison.rows.push_back(*std::move(row));
+  }
+  if (comparison.rows.empty()) return exit_code;
+
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  PrintResult(comparison, seconds, context.console, session.json.to_stdout());
+  if (session.json.wanted()) {
+    const Status written = session.json.Write(ToJson(comparison));
+    if (!written.ok()) exit_code = context.console.Fail(written);
+  }
+  if (!session.report.empty()) {
+    const Status written = WriteReport(session.report, comparison);
+    if (!written.ok()) exit_code = context.console.Fail(written);
+  }
+  return exit_code;
+}
+
+}  // namespace tally::cli

@@ -1,0 +1,103 @@
+#include "worker/cli/comparison_table.h"
+
+#include <algorithm>
+
+namespace tally::cli {
+namespace {
+
+std::string Megabytes(double bytes) { return bytes > 0 ? Fixed(bytes / 1e6, bytes < 1e5 ? 3 : 2) : "-"; }
+std::string Percent(double fraction) { return Fixed(fraction * 100, 0) + " %"; }
+std::string Name(const Row& row) { return row.setting.Pattern() + " with " + row.setting.Codec(); }
+
+bool Faster(const Row& a, const Row& b) { return a.samples_per_s < b.samples_per_s; }
+
+double BestAccuracy(const Comparison& comparison) {
+  double best = 0;
+  for (const Row& row : comparison.rows) best = std::max(best, row.test_accuracy);
+  return best;
+}
+
+// The fastest row that learned and that `admits` lets in; null if there is none.
+template <typename Predicate>
+const Row* Fastest(const Comparison& comparison, Predicate admits) {
+  const double floor = BestAccuracy(comparison) - kAccuracySlack;
+  const Row* fastest = nullptr;
+  for (const Row& row : comparison.rows) {
+    if (row.test_accuracy < floor || !admits(row)) continue;
+    if (fastest == nullptr || Faster(*fastest, row)) fastest = &row;
+  }
+  return fastest;
+}
+
+std::string Bottleneck(const Row& row) {
+  const BusiestNic nic = FindBusiestNic(row);
+  std::string text = nic.name + ", with " + Fixed(nic.bytes / 1e6, 2) + " MB a step";
+  if (nic.busy > 0) text += " (" + Percent(std::min(nic.busy, 1.0)) + " of the step)";
+  return text;
+}
+
+std::string BySoMuch(const Row& winner, const Row& other) {
+  const double ratio = other.samples_per_s > 0 ? winner.samples_per_s / other.samples_per_s : 1;
+  return ratio >= 1.1 ? Fixed(ratio, 1) + " times" : Fixed((ratio - 1) * 100, 0) + " % more than";
+}
+
+}  // namespace
+
+Table ComparisonTable(const Comparison& comparison) {
+  using enum Table::Align;
+  Table table({{"pattern", kLeft},
+               {"codec", kLeft},
+               {"NICs", kRight},
+               {"samples/s", kRight},
+               {"step ms", kRight},
+               {"exposed ms", kRight},
+               {"share", kRight},
+               {"MB/worker", kRight},
+               {"MB/server", kRight},
+               {"comm ms", kRight},
+               {"model ms", kRight},
+               {"accuracy", kRight}});
+  for (const Row& row : comparison.rows) {
+    table.AddRow({row.setting.Pattern(), row.setting.Codec(), std::to_string(row.setting.nics()),
+                  Fixed(row.samples_per_s, 0), Fixed(row.step_ms, 1), Fixed(row.comm_exposed_ms, 1),
+                  Percent(row.comm_share), Megabytes(row.worker_sent_bytes), Megabytes(row.server_sent_bytes),
+                  Fixed(row.measured_comm_ms, 1), row.predicted_comm_ms ? Fixed(*row.predicted_comm_ms, 1) : "-",
+                  Fixed(row.test_accuracy * 100, 1) + " %"});
+  }
+  return table;
+}
+
+std::string Verdict(const Comparison& comparison) {
+  const Row* winner = Fastest(comparison, [](const Row&) { return true; });
+  if (winner == nullptr) return "";
+  std::string text = Name(*winner) + " won here: " + Fixed(winner->samples_per_s, 0) + " samples/s on " +
+                     std::to_string(winner->setting.nics()) + " NICs at " + Fixed(winner->test_accuracy * 100, 1) +
+                     " % accuracy";
+  const Row* plain = Fastest(comparison, [](const Row& row) { return row.setting.compression.codec == "none"; });
+  const Row* other = Fastest(comparison, [&](const Row& row) { return row.setting.mode != winner->setting.mode; });
+  if (plain != nullptr && plain != winner) {
+    text += ", " + BySoMuch(*winner, *plain) + " the best uncompressed (" + Name(*plain) + ")";
+  }
+  if (other != nullptr && other != plain) {
+    text += (plain != nullptr && plain != winner ? " and " : ", ") + BySoMuch(*winner, *other) + " " + Name(*other);
+  } else if (other != nullptr && plain == winner) {
+    text += ", " + BySoMuch(*winner, *other) + " " + Name(*other);
+  }
+  text += ". ";
+  if (plain != nullptr && plain != winner) {
+    text += "Without compression the bottleneck was " + Bottleneck(*plain) + "; in the winner the busiest was " +
+            Bottleneck(*winner) + ".";
+  } else {
+    text += "Its bottleneck was " + Bottleneck(*winner) + ".";
+  }
+  return text;
+}
+
+std::string Provenance(const Comparison& comparison) {
+  const std::string machine = "All processes ran on this machine's " + std::to_string(comparison.cpus) + " CPUs";
+  if (comparison.rate.empty()) return machine + " over loopback, unpaced: times show the CPU, not a network.";
+  return machine + "; the NICs are emulated at " + comparison.rate +
+         " each way: bytes and their times are real, the wire is not.";
+}
+
+}  // namespace tally::cli

@@ -1,0 +1,42 @@
+// Two kinds of chart as inline SVG for HTML pages: horizontal bars and lines. Colours are CSS classes of the page
+// (c0, c1, … fill or stroke with a series colour), so that it decides what they look like in light and dark.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace tally::cli {
+
+// &, <, >, " as entities.
+std::string EscapeHtml(std::string_view text);
+
+struct BarRow {
+  std::string label;
+  std::vector<double> values;  // one per series, >= 0
+};
+struct BarChart {
+  std::vector<std::string> series = {};  // names, for tooltips; series i has class ci
+  std::vector<BarRow> rows = {};
+  bool stacked = false;  // segments of one bar, else a thin bar for each value
+  std::string unit = {};  // "ms"
+  int digits = 1;
+};
+std::string SvgBars(const BarChart& chart);
+
+struct ChartLine {
+  std::string label;
+  int color = 0;     // class s<color>
+  std::string dash;  // of stroke-dasharray; empty = solid
+  std::vector<std::pair<double, double>> points;
+};
+struct LineChart {
+  std::vector<ChartLine> lines;
+  std::string x_title;
+  bool log_x = false;     // points with x <= 0 are left out
+  bool percent_y = true;  // y is a fraction
+};
+std::string SvgLines(const LineChart& chart);
+
+}  // namespace tally::cli
