@@ -121,12 +121,11 @@ bool StochasticRounding(const Config::Compression& options) {
 }
 
 std::uint8_t CodecForTensor(std::string_view tensor_name, std::uint64_t elements, const Config::Compression& options) {
-  constexpr std::uint8_t kNone = 0;
-  if (elements < (options.min_compress_bytes + sizeof(float) - 1) / sizeof(float)) return kNone;
+  if (elements < (options.min_compress_bytes + sizeof(float) - 1) / sizeof(float)) return kCodecNone;
   const auto excludes = [tensor_name](const std::string& pattern) { return MatchesPattern(tensor_name, pattern); };
-  if (std::ranges::any_of(options.exclude, excludes)) return kNone;
+  if (std::ranges::any_of(options.exclude, excludes)) return kCodecNone;
   const CodecEntry* entry = Find([&options](const CodecEntry& codec) { return codec.name == options.codec; });
-  return entry == nullptr ? kNone : entry->id;
+  return entry == nullptr ? kCodecNone : entry->id;
 }
 
 }  // namespace tally

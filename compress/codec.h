@@ -14,6 +14,8 @@
 
 namespace tally {
 
+inline constexpr std::uint8_t kCodecNone = 0;  // payload = the fp32 numbers themselves
+
 // How a slab's mean comes about (DESIGN §5): by the owner before encoding the reply, or by each receiver after decoding.
 enum class DividedBy : std::uint8_t { kOwner, kReceiver };
 

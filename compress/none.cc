@@ -14,7 +14,7 @@ constexpr std::size_t kChunk = 4096;  // elements: 16 KiB, so that the check rea
 
 class NoneCodec final : public Codec {
  public:
-  std::uint8_t id() const override { return 0; }
+  std::uint8_t id() const override { return kCodecNone; }
   std::string_view name() const override { return "none"; }
   CodecTraits traits() const override {
     return {.lossy = false, .linear = true, .exact_residual = true, .divided_by = DividedBy::kOwner};

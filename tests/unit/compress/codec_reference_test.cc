@@ -1,0 +1,478 @@
+// Each codec's bytes against its definition in CODECS.md, computed here in another way; tables, options and modes.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cfenv>
+#include <cstring>
+#include <numeric>
+#include <set>
+
+#include "compress/flush_denormals.h"
+#include "compress/half.h"
+#include "compress/philox.h"
+#include "tests/unit/compress/codec_cases.h"
+
+namespace tally {
+namespace {
+
+std::vector<std::byte> Encode(const Codec& codec, const std::vector<float>& p, const EncodeKey& key = {}) {
+  std::vector<std::byte> out(codec.EncodedBytes(p.size()));
+  codec.Encode(key, p.data(), p.size(), out.data(), nullptr);
+  return out;
+}
+
+std::vector<float> Decode(const Codec& codec, std::span<const std::byte> payload, std::size_t n) {
+  std::vector<float> out(n);
+  codec.Decode(payload, n, out.data());
+  return out;
+}
+
+std::unique_ptr<Codec> Make(std::string_view name, const Config::Compression& options = {}) {
+  return MakeCodec(name, options).value();
+}
+
+// Nearest value of the format among its two neighbours, in double, ties to the even code.
+template <typename Half>
+std::uint16_t ReferenceHalf(float value) {
+  const double x = static_cast<double>(Flushed(value));
+  const std::uint16_t sign = std::signbit(value) ? 0x8000 : 0;
+  std::uint16_t best = 0;
+  double best_distance = std::numeric_limits<double>::infinity();
+  // Values rise with the code: bisect for the largest code not above |x|.
+  std::uint16_t low = 0, high = Half::kInfinity - 1;
+  while (low < high) {
+    const auto middle = static_cast<std::uint16_t>((low + high + 1) / 2);
+    if (static_cast<double>(Half::ToFloat(middle)) <= std::abs(x)) {
+      low = middle;
+    } else {
+      high = static_cast<std::uint16_t>(middle - 1);
+    }
+  }
+  for (const std::uint16_t code : {low, std::min<std::uint16_t>(low + 1, Half::kInfinity - 1)}) {
+    const double distance = std::abs(static_cast<double>(Half::ToFloat(code)) - std::abs(x));
+    if (distance < best_distance || (distance == best_distance && code % 2 == 0)) {
+      best = code;
+      best_distance = distance;
+    }
+  }
+  return static_cast<std::uint16_t>(sign | best);
+}
+
+template <typename Half>
+void CheckHalf(int lowest_exponent, int highest_exponent) {
+  const FlushDenormals flush;
+  for (std::uint32_t code = 0; code < 0x10000; ++code) {
+    const auto half = static_cast<std::uint16_t>(code);
+    if ((half & Half::kInfinity) == Half::kInfinity) continue;
+    const float value = Half::ToFloat(half);
+    // Every value of the format comes back as it is, but for denormals of bf16, which count as zero.
+    if (Half::kInfinity == 0x7F80 && (half & 0x7F80) == 0) {
+      EXPECT_EQ(value, 0.0f);
+      continue;
+    }
+    ASSERT_EQ(Half::FromFloat(value), half);
+  }
+  std::mt19937 random(3);
+  const auto draw = [&random] { return static_cast<std::uint32_t>(random()); };
+  const std::uint32_t half_step = Half::kInfinity == 0x7F80 ? 0x8000u : 0x1000u;
+  for (int i = 0; i < 200'000; ++i) {
+    const int exponent = lowest_exponent + static_cast<int>(draw() % static_cast<unsigned>(highest_exponent - lowest_exponent));
+    std::uint32_t fraction = draw() & 0x7FFFFFu;
+    // A third of them are halfway cases or next to one.
+    if (i % 3 == 0) fraction = ((fraction & ~0xFFFFu) | half_step) + draw() % 3 - 1u;
+    const std::uint32_t sign = draw() & 0x80000000u;
+    const auto value = std::bit_cast<float>(sign | static_cast<std::uint32_t>(exponent + 127) << 23 | fraction);
+    ASSERT_EQ(Half::FromFloat(value), ReferenceHalf<Half>(value)) << value;
+  }
+}
+
+TEST(HalfReference, Fp16RoundsToNearestEven) { CheckHalf<Half16>(-40, 40); }
+TEST(HalfReference, Bf16RoundsToNearestEven) { CheckHalf<BFloat16>(-126, 128); }
+
+TEST(HalfReference, KnownValues) {
+  const FlushDenormals flush;
+  EXPECT_EQ(Half16::FromFloat(1.0f), 0x3C00);
+  EXPECT_EQ(Half16::FromFloat(-2.0f), 0xC000);
+  EXPECT_EQ(Half16::FromFloat(65504.0f), 0x7BFF);
+  EXPECT_EQ(Half16::FromFloat(65520.0f), 0x7BFF) << "saturates";
+  EXPECT_EQ(Half16::FromFloat(-1e38f), 0xFBFF);
+  EXPECT_EQ(Half16::FromFloat(0x1p-24f), 0x0001);
+  EXPECT_EQ(Half16::FromFloat(0x1p-25f), 0x0000) << "halfway to the even one";
+  EXPECT_EQ(Half16::FromFloat(-0.0f), 0x8000);
+  EXPECT_EQ(Half16::ToFloat(0x0001), 0x1p-24f);
+  EXPECT_EQ(BFloat16::FromFloat(1.0f), 0x3F80);
+  EXPECT_EQ(BFloat16::FromFloat(std::numeric_limits<float>::max()), 0x7F7F);
+  EXPECT_EQ(BFloat16::FromFloat(-1e-40f), 0x8000);
+}
+
+// C11: with fp32 sums and the mean taken first nothing overflows or underflows.
+TEST(HalfReference, SumsNeitherOverflowNorUnderflow) {
+  for (const char* name : {"fp16", "bf16"}) {
+    const auto codec = Make(name);
+    for (const float value : {40'000.0f, 1e-7f}) {
+      const std::vector<std::byte> push = Encode(*codec, {value});
+      std::vector<float> sum(1, 0.0f);
+      for (int worker = 0; worker < 4; ++worker) codec->DecodeAdd(push, 1, sum.data());
+      const float mean = Decode(*codec, Encode(*codec, {sum[0] / 4.0f}), 1)[0];
+      EXPECT_EQ(mean, Decode(*codec, push, 1)[0]);
+      EXPECT_NEAR(mean, value, std::max(value * 0x1p-8f, 0x1p-25f));
+    }
+  }
+}
+
+// int8 by the formula of CODECS.md, element by element in double.
+std::vector<std::byte> ReferenceInt8(const std::vector<float>& p) {
+  std::vector<std::byte> out;
+  for (std::size_t first = 0; first < p.size(); first += 256) {
+    const std::size_t end = std::min(first + 256, p.size());
+    float largest = 0;
+    for (std::size_t i = first; i < end; ++i) largest = std::max(largest, std::abs(Flushed(p[i])));
+    if (largest == 0) {
+      out.insert(out.end(), 1 + end - first, std::byte{0});
+      continue;
+    }
+    const int exponent = std::ilogb(largest);
+    const auto fraction = static_cast<std::uint32_t>(std::ldexp(static_cast<double>(largest), 23 - exponent)) & 0x7FFFFFu;
+    const int k = std::min(121, std::max(-126, exponent - 6 + (fraction >= 0x7F0000u ? 1 : 0)));
+    out.push_back(static_cast<std::byte>(k + 127));
+    for (std::size_t i = first; i < end; ++i) {
+      const double q = std::nearbyint(std::ldexp(static_cast<double>(Flushed(p[i])), -k));
+      out.push_back(static_cast<std::byte>(static_cast<std::int8_t>(std::clamp(q, -127.0, 127.0))));
+    }
+  }
+  return out;
+}
+
+TEST(Int8Reference, BytesFollowTheFormula) {
+  const auto codec = Make("int8");
+  for (const NamedSlab& slab : AdversarialSlabs()) EXPECT_EQ(Encode(*codec, slab.values), ReferenceInt8(slab.values)) << slab.name;
+  for (std::uint32_t seed = 0; seed < 20; ++seed) {
+    std::vector<float> p = RandomSlab(1000 + seed * 37, seed);
+    for (float& x : p) x = std::ldexp(x, static_cast<int>(seed) * 12 - 110);
+    EXPECT_EQ(Encode(*codec, p), ReferenceInt8(p)) << seed;
+  }
+  EXPECT_EQ(codec->EncodedBytes(256), 257u);
+  EXPECT_EQ(codec->EncodedBytes(257), 259u);
+}
+
+TEST(Int8Reference, CodesOfTheLargestNumbersAreClamped) {
+  const auto codec = Make("int8");
+  const float huge = std::numeric_limits<float>::max();
+  const std::vector<std::byte> out = Encode(*codec, {huge, -huge, 0.0f});
+  EXPECT_EQ(out, ReferenceInt8({huge, -huge, 0.0f}));
+  EXPECT_EQ(out[0], std::byte{248});
+  EXPECT_EQ(out[1], std::byte{127});
+  for (const float x : Decode(*codec, out, 3)) EXPECT_TRUE(std::isfinite(x));
+}
+
+TEST(Int8Reference, RoundingAt128ChoosesTheNextScale) {
+  const auto codec = Make("int8");
+  EXPECT_EQ(Encode(*codec, {127.5f}), (std::vector<std::byte>{std::byte{1 + 127}, std::byte{64}}));
+  EXPECT_EQ(Encode(*codec, {std::nextafter(127.5f, 0.0f)}), (std::vector<std::byte>{std::byte{127}, std::byte{127}}));
+}
+
+TEST(Int8Reference, AbsmaxFollowsItsFormula) {
+  const auto codec = Make("int8", With(&Config::Compression::scale, "absmax"));
+  EXPECT_EQ(codec->EncodedBytes(257), 257u + 8u);
+  std::vector<std::vector<float>> slabs = {RandomSlab(1000, 3), {std::numeric_limits<float>::max(), -1.0f}, {1e-37f}};
+  for (const auto& p : slabs) {
+    const std::vector<std::byte> out = Encode(*codec, p);
+    ASSERT_TRUE(codec->Validate(out, p.size()).ok());
+    const std::vector<float> decoded = Decode(*codec, out, p.size());
+    for (std::size_t first = 0; first < p.size(); first += 256) {
+      const std::size_t end = std::min(first + 256, p.size());
+      float largest = 0;
+      for (std::size_t i = first; i < end; ++i) largest = std::max(largest, std::abs(p[i]));
+      float s = Flushed(largest / 127.0f);
+      if (std::isinf(s * 127.0f)) s = std::nextafter(s, 0.0f);
+      for (std::size_t i = first; i < end; ++i) {
+        const float q = s == 0 ? 0.0f : std::clamp(std::nearbyint(p[i] / s), -127.0f, 127.0f);
+        ASSERT_EQ(decoded[i], q * s) << i;
+        ASSERT_TRUE(std::isfinite(decoded[i]));
+      }
+    }
+  }
+}
+
+TEST(Int8Reference, RefusesWhatNoEncoderWrites) {
+  const auto pow2 = Make("int8");
+  EXPECT_TRUE(pow2->Validate(std::vector<std::byte>{std::byte{248}, std::byte{127}}, 1).ok());
+  EXPECT_FALSE(pow2->Validate(std::vector<std::byte>{std::byte{249}, std::byte{1}}, 1).ok());
+  EXPECT_FALSE(pow2->Validate(std::vector<std::byte>{std::byte{100}, std::byte{0x80}}, 1).ok());
+  EXPECT_FALSE(pow2->Validate(std::vector<std::byte>{std::byte{0}, std::byte{1}}, 1).ok()) << "a zero block's codes are 0";
+  EXPECT_TRUE(pow2->Validate(std::vector<std::byte>{std::byte{0}, std::byte{0}}, 1).ok());
+  const auto absmax = Make("int8", With(&Config::Compression::scale, "absmax"));
+  const auto with_scale = [&](float s, int code) {
+    std::vector<std::byte> bytes(5);
+    std::memcpy(bytes.data(), &s, 4);
+    bytes[4] = static_cast<std::byte>(code);
+    return absmax->Validate(bytes, 1).ok();
+  };
+  EXPECT_TRUE(with_scale(1.0f, 5));
+  EXPECT_TRUE(with_scale(0.0f, 0));
+  EXPECT_FALSE(with_scale(0.0f, 5));
+  EXPECT_FALSE(with_scale(-0.0f, 0));
+  EXPECT_FALSE(with_scale(-1.0f, 5));
+  EXPECT_FALSE(with_scale(1e-40f, 5));
+  EXPECT_FALSE(with_scale(3e38f, 5)) << "127 times it overflows";
+  EXPECT_FALSE(with_scale(std::numeric_limits<float>::infinity(), 5));
+  EXPECT_FALSE(with_scale(std::numeric_limits<float>::quiet_NaN(), 5));
+  EXPECT_FALSE(with_scale(1.0f, -128));
+}
+
+TEST(Int8Reference, StochasticRoundingIsUnbiased) {
+  const auto codec = Make("int8");
+  // Scale 1 (the block's largest is 100); 255 elements of 0.3 in 400 steps are 102,000 draws: sigma of the mean 0.0015.
+  std::vector<float> p(256, 0.3f), decoded(256);
+  p[0] = 100.0f;
+  std::vector<std::byte> out(codec->EncodedBytes(256));
+  double sum = 0;
+  for (std::uint64_t step = 0; step < 400; ++step) {
+    codec->Encode({.seed = 5, .step = step, .stochastic = true}, p.data(), 256, out.data(), decoded.data());
+    EXPECT_EQ(decoded[0], 100.0f) << "whole numbers stay";
+    for (std::size_t i = 1; i < 256; ++i) {
+      ASSERT_TRUE(decoded[i] == 0.0f || decoded[i] == 1.0f);
+      sum += static_cast<double>(decoded[i]);
+    }
+  }
+  EXPECT_NEAR(sum / (400.0 * 255.0), 0.3, 0.008);
+}
+
+TEST(Int8Reference, DrawsDependOnTheElementsPlaceOnly) {
+  // A tensor encoded whole or as two slabs gives the same codes.
+  const auto codec = Make("int8");
+  const std::vector<float> p = RandomSlab(1024, 12);
+  const EncodeKey key{.seed = 9, .tensor = 4, .step = 2, .position = 1, .offset = 0, .stochastic = true};
+  EncodeKey second = key;
+  second.offset = 512;
+  std::vector<std::byte> whole = Encode(*codec, p, key);
+  std::vector<std::byte> parts = Encode(*codec, {p.begin(), p.begin() + 512}, key);
+  const std::vector<std::byte> tail = Encode(*codec, {p.begin() + 512, p.end()}, second);
+  parts.insert(parts.end(), tail.begin(), tail.end());
+  EXPECT_EQ(whole, parts);
+}
+
+TEST(Philox, KnownAnswers) {
+  EXPECT_EQ(Philox4x32({0, 0, 0, 0}, 0, 0), (PhiloxBlock{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  EXPECT_EQ(Philox4x32({0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, 0xffffffff, 0xffffffff),
+            (PhiloxBlock{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  EXPECT_EQ(Philox4x32({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, 0xa4093822, 0x299f31d0),
+            (PhiloxBlock{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+}
+
+// topk by sorting.
+std::vector<std::size_t> ReferenceTop(const std::vector<float>& p, std::size_t k) {
+  std::vector<std::size_t> order(p.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return std::abs(Flushed(p[a])) > std::abs(Flushed(p[b])); });
+  order.resize(k);
+  std::ranges::sort(order);
+  return order;
+}
+
+std::vector<std::size_t> Indices(std::span<const std::byte> payload, std::size_t k) {
+  std::vector<std::size_t> indices(k);
+  for (std::size_t j = 0; j < k; ++j) {
+    std::uint16_t index = 0;
+    std::memcpy(&index, payload.data() + 2 * j, 2);
+    indices[j] = index;
+  }
+  return indices;
+}
+
+TEST(TopkReference, KeepsTheLargestTiesByIndex) {
+  std::vector<NamedSlab> slabs = AdversarialSlabs();
+  slabs.push_back({"large", RandomSlab(65536, 2)});
+  slabs.push_back({"one", {3.0f}});
+  slabs.push_back({"many ties", std::vector<float>(65536, -2.0f)});
+  for (const double ratio : {0.001, 0.01, 0.5, 1.0}) {
+    const auto codec = Make("topk", With(&Config::Compression::ratio, ratio));
+    for (const NamedSlab& slab : slabs) {
+      SCOPED_TRACE(testing::Message() << slab.name << " at " << ratio);
+      const std::vector<float>& p = slab.values;
+      const std::vector<std::byte> out = Encode(*codec, p);
+      const std::size_t k = out.size() / 6;
+      const std::vector<std::size_t> top = ReferenceTop(p, k);
+      EXPECT_EQ(Indices(out, k), top);
+      for (std::size_t j = 0; j < k; ++j) {
+        float value = 0;
+        std::memcpy(&value, out.data() + 2 * k + 4 * j, 4);
+        EXPECT_EQ(value, Flushed(p[top[j]]));
+      }
+    }
+  }
+}
+
+// C07: one meaning of ratio, checked by the bytes.
+TEST(TopkReference, RatioMeansAFractionKeptRoundedUp) {
+  const auto kept = [](std::size_t n, double ratio) { return Make("topk", With(&Config::Compression::ratio, ratio))->EncodedBytes(n) / 6; };
+  for (const std::size_t n : {1u, 2u, 3u, 10u, 999u, 65536u}) {
+    for (const double ratio : {0.001, 0.01, 0.5, 1.0}) {
+      const auto ppm = static_cast<std::size_t>(std::llround(ratio * 1e6));
+      EXPECT_EQ(kept(n, ratio), std::max<std::size_t>(1, (n * ppm + 999'999) / 1'000'000)) << n << " " << ratio;
+    }
+    EXPECT_EQ(kept(n, 1.0), n) << "ratio 1 keeps everything";
+  }
+  EXPECT_EQ(kept(65536, 0.01), 656u);
+  EXPECT_EQ(kept(100, 0.01), 1u);
+  EXPECT_EQ(kept(101, 0.01), 2u);
+  EXPECT_EQ(kept(7, 0.5), 4u);
+  const auto whole = Make("topk", With(&Config::Compression::ratio, 1.0));
+  const std::vector<float> p = RandomSlab(999, 6);
+  EXPECT_EQ(Decode(*whole, Encode(*whole, p), 999), p) << "and is lossless";
+}
+
+TEST(TopkReference, TeethOfTheDesign) {
+  const auto codec = Make("topk", With(&Config::Compression::ratio, 0.5));  // k = 1 of 2
+  const std::vector<float> gradients[2] = {{100.0f, 1.0f}, {-100.0f, 1.0f}};
+  std::vector<float> e(2, 0.0f), next(2), with(2), without(2);
+  for (int step = 0; step < 400; ++step) {
+    const auto& g = gradients[step % 2];
+    std::vector<std::byte> out(codec->EncodedBytes(2));
+    ASSERT_TRUE(codec->EncodeWithFeedback({}, g.data(), 1.0f, e.data(), next.data(), 2, out.data()));
+    codec->DecodeAdd(out, 2, with.data());
+    e.swap(next);
+    codec->DecodeAdd(Encode(*codec, g), 2, without.data());
+  }
+  EXPECT_EQ(without[1], 0.0f);
+  EXPECT_GT(with[1], 200.0f);
+  EXPECT_EQ(with[1] + e[1], 400.0f);
+}
+
+TEST(TopkReference, RefusesBadIndicesAndValues) {
+  const auto codec = Make("topk", With(&Config::Compression::ratio, 0.5));
+  const auto payload = [](std::uint16_t a, std::uint16_t b, float x, float y) {
+    std::vector<std::byte> bytes(12);
+    std::memcpy(bytes.data(), &a, 2);
+    std::memcpy(bytes.data() + 2, &b, 2);
+    std::memcpy(bytes.data() + 4, &x, 4);
+    std::memcpy(bytes.data() + 8, &y, 4);
+    return bytes;
+  };
+  EXPECT_TRUE(codec->Validate(payload(0, 3, 1, 2), 4).ok());
+  EXPECT_FALSE(codec->Validate(payload(3, 0, 1, 2), 4).ok()) << "falling";
+  EXPECT_FALSE(codec->Validate(payload(2, 2, 1, 2), 4).ok()) << "equal";
+  EXPECT_FALSE(codec->Validate(payload(0, 4, 1, 2), 4).ok()) << "out of range";
+  EXPECT_FALSE(codec->Validate(payload(0, 65535, 1, 2), 4).ok());
+  EXPECT_FALSE(codec->Validate(payload(0, 3, 1, std::numeric_limits<float>::infinity()), 4).ok());
+  EXPECT_FALSE(codec->Validate(payload(0, 3, std::numeric_limits<float>::quiet_NaN(), 1), 4).ok());
+}
+
+TEST(CodecTable, NamesAndIdsAreFixed) {
+  const std::pair<std::string_view, int> expected[] = {{"none", 0}, {"fp16", 1}, {"bf16", 2}, {"int8", 3}, {"topk", 4}};
+  ASSERT_EQ(Codecs().size(), std::size(expected));
+  for (const auto& [name, id] : expected) {
+    const auto by_name = MakeCodec(name, {});
+    const auto by_id = MakeCodec(static_cast<std::uint8_t>(id), {});
+    ASSERT_TRUE(by_name.ok() && by_id.ok());
+    EXPECT_EQ(by_name.value()->id(), id);
+    EXPECT_EQ(by_id.value()->name(), name);
+  }
+}
+
+TEST(CodecTable, WhoDivides) {
+  for (const char* name : {"none", "fp16", "bf16"}) EXPECT_EQ(Make(name)->traits().divided_by, DividedBy::kOwner);
+  for (const char* name : {"int8", "topk"}) EXPECT_EQ(Make(name)->traits().divided_by, DividedBy::kReceiver);
+}
+
+TEST(CodecTable, RefusesUnknownNamesAndOptionsOutOfRange) {
+  const auto text = [](std::string_view name, const Config::Compression& options) {
+    const auto made = MakeCodec(name, options);
+    EXPECT_FALSE(made.ok());
+    EXPECT_EQ(made.status().kind(), StatusKind::kInvalidArgument);
+    return made.status().text();
+  };
+  EXPECT_NE(text("int9", {}).find("none, fp16, bf16, int8, topk"), std::string::npos);
+  EXPECT_FALSE(MakeCodec(std::uint8_t{200}, {}).ok());
+  for (const double ratio : {0.0, -0.1, 1.1, 100.0, 1e-9, std::nan("")}) {
+    EXPECT_NE(text("topk", With(&Config::Compression::ratio, ratio)).find("compression.ratio"), std::string::npos);
+  }
+  EXPECT_NE(text("int8", With(&Config::Compression::scale, "max")).find("pow2, absmax"), std::string::npos);
+  EXPECT_NE(text("topk", With(&Config::Compression::topk_values, "bf16")).find("fp32, fp16"), std::string::npos);
+  EXPECT_NE(text("int8", With(&Config::Compression::rounding, "up")).find("nearest_even"), std::string::npos);
+}
+
+TEST(CodecTable, StochasticRoundingFollowsFeedback) {
+  EXPECT_FALSE(StochasticRounding({}));
+  Config::Compression options = With(&Config::Compression::error_feedback, false);
+  EXPECT_TRUE(StochasticRounding(options));
+  options.rounding = "nearest_even";
+  EXPECT_FALSE(StochasticRounding(options));
+  EXPECT_TRUE(StochasticRounding(With(&Config::Compression::rounding, "stochastic")));
+}
+
+TEST(CodecTable, SmallAndExcludedTensorsTravelAsNone) {
+  Config::Compression options;
+  options.codec = "int8";
+  options.exclude = {"*.bias", "emb?ing", "a*b*c"};
+  EXPECT_EQ(CodecForTensor("fc.weight", 16384, options), 3);
+  EXPECT_EQ(CodecForTensor("fc.weight", 16383, options), 0) << "one byte below min_compress_bytes would do";
+  EXPECT_EQ(CodecForTensor("fc.bias", 1 << 20, options), 0);
+  EXPECT_EQ(CodecForTensor("fc.biases", 1 << 20, options), 3);
+  EXPECT_EQ(CodecForTensor("embxing", 1 << 20, options), 0);
+  EXPECT_EQ(CodecForTensor("embxxing", 1 << 20, options), 3);
+  EXPECT_EQ(CodecForTensor("abbbc", 1 << 20, options), 0);
+  EXPECT_EQ(CodecForTensor("axxbyyc", 1 << 20, options), 0);
+  EXPECT_EQ(CodecForTensor("axxbyyd", 1 << 20, options), 3);
+  options.min_compress_bytes = 0;
+  EXPECT_EQ(CodecForTensor("x", 1, options), 3);
+  EXPECT_EQ(CodecForTensor("x", 0, options), 3);
+  options.min_compress_bytes = 5;
+  EXPECT_EQ(CodecForTensor("x", 1, options), 0);
+  EXPECT_EQ(CodecForTensor("x", 2, options), 3);
+  options.codec = "none";
+  EXPECT_EQ(CodecForTensor("x", 1 << 20, options), 0);
+}
+
+TEST(FloatMode, EncodersNeitherDependOnTheCallersModeNorChangeIt) {
+  const std::vector<float> p = RandomSlab(3000, 55);
+  const std::vector<NamedSlab> slabs = AdversarialSlabs();
+  for (const CodecCase& c : CodecCases()) {
+    const auto codec = c.Make();
+    std::vector<float> rest(3000), again(3000);
+    std::vector<std::byte> out(codec->EncodedBytes(3000)), out_again(out.size());
+    ASSERT_TRUE(codec->EncodeWithFeedback(c.Key(), p.data(), 1.0f, nullptr, rest.data(), 3000, out.data()));
+    for (const int rounding : {FE_TONEAREST, FE_UPWARD, FE_TOWARDZERO}) {
+      std::fesetround(rounding);
+      const bool encoded = codec->EncodeWithFeedback(c.Key(), p.data(), 1.0f, nullptr, again.data(), 3000, out_again.data());
+      codec->Encode(c.Key(), p.data(), 3000, out_again.data(), nullptr);
+      const int after = std::fegetround();
+      std::fesetround(FE_TONEAREST);
+      EXPECT_TRUE(encoded);
+      EXPECT_EQ(after, rounding);
+      EXPECT_EQ(out, out_again) << c.name << " " << c.label;
+      EXPECT_EQ(rest, again);
+    }
+#if defined(__x86_64__)
+    const unsigned normal = _mm_getcsr();
+    for (const unsigned mode : {0x1F80u, 0x9FC0u, 0x1FA0u}) {
+      _mm_setcsr(mode);
+      codec->Encode(c.Key(), p.data(), 3000, out_again.data(), nullptr);
+      const unsigned after = _mm_getcsr();
+      _mm_setcsr(normal);
+      EXPECT_EQ(after, mode);
+    }
+    _mm_setcsr(normal);
+#endif
+  }
+}
+
+// P07 and the denormal rule: denormals count as zero in lossy codecs and survive in `none`.
+TEST(FloatMode, DenormalsCountAsZeroExceptInNone) {
+  const std::vector<float> p(300, 1e-40f);
+  for (const CodecCase& c : CodecCases()) {
+    const auto codec = c.Make();
+    std::vector<float> rest(300, 5.0f);
+    std::vector<std::byte> out(codec->EncodedBytes(300));
+    ASSERT_TRUE(codec->EncodeWithFeedback(c.Key(), p.data(), 1.0f, p.data(), rest.data(), 300, out.data()));
+    const std::vector<float> decoded = Decode(*codec, out, 300);
+    for (std::size_t i = 0; i < 300; ++i) {
+      ASSERT_EQ(rest[i], 0.0f);
+      ASSERT_EQ(decoded[i], codec->traits().lossy ? 0.0f : 1e-40f + 1e-40f);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tally
