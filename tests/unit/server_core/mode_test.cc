@@ -1,0 +1,74 @@
+// What each mode expands to, and what it refuses.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "server/core/coordinator.h"
+
+namespace tally {
+namespace {
+
+using ::testing::HasSubstr;
+
+Config With(Mode mode, std::size_t servers, const std::string& codec = "none") {
+  Config config;
+  config.aggregation.mode = mode;
+  config.compression.codec = codec;
+  for (std::size_t i = 0; i < servers; ++i) config.servers.addresses.push_back("tcp://127.0.0.1:" + std::to_string(7070 + i));
+  return config;
+}
+
+TEST(Mode, PsSharesOnServers) {
+  const ModeExpansion mode = ExpandMode(With(Mode::kPs, 2, "int8")).value();
+  EXPECT_EQ(mode.exchange, ExchangeKind::kOwners);
+  EXPECT_TRUE(mode.server_shares);
+  EXPECT_FALSE(mode.worker_shares);
+}
+
+TEST(Mode, RingIsAScheduleForLinearCodecsAndDirectForTheOthers) {
+  const ModeExpansion ring = ExpandMode(With(Mode::kRing, 0)).value();
+  EXPECT_EQ(ring.exchange, ExchangeKind::kSchedule);
+  EXPECT_EQ(ring.schedule, "ring");
+  EXPECT_FALSE(ring.server_shares);
+  EXPECT_FALSE(ring.worker_shares);
+  for (const char* codec : {"int8", "topk", "bf16", "fp16"}) {
+    const ModeExpansion direct = ExpandMode(With(Mode::kRing, 0, codec)).value();
+    EXPECT_EQ(direct.exchange, ExchangeKind::kOwners) << codec;
+    EXPECT_EQ(direct.schedule, "") << codec;
+    EXPECT_FALSE(direct.server_shares) << codec;
+    EXPECT_TRUE(direct.worker_shares) << codec;
+  }
+}
+
+TEST(Mode, HybridSharesOnBoth) {
+  const ModeExpansion mode = ExpandMode(With(Mode::kHybrid, 1)).value();
+  EXPECT_EQ(mode.exchange, ExchangeKind::kOwners);
+  EXPECT_TRUE(mode.server_shares);
+  EXPECT_TRUE(mode.worker_shares);
+}
+
+TEST(Mode, NeedsServers) {
+  for (const Mode mode : {Mode::kPs, Mode::kHybrid}) {
+    const Status status = ExpandMode(With(mode, 0)).status();
+    EXPECT_EQ(status.kind(), StatusKind::kInvalidArgument);
+    EXPECT_THAT(status.text(), HasSubstr("servers.addresses"));
+    EXPECT_THAT(status.text(), HasSubstr("ring"));
+  }
+}
+
+TEST(Mode, RefusesWhatThisVersionHasNot) {
+  for (const Mode mode : {Mode::kHierarchical, Mode::kAuto}) {
+    const Status status = ExpandMode(With(mode, 1)).status();
+    EXPECT_EQ(status.kind(), StatusKind::kUnsupported);
+    EXPECT_THAT(status.text(), HasSubstr("ps, ring, hybrid"));
+  }
+  Config config = With(Mode::kRing, 0);
+  config.aggregation.local = LocalStages::kOn;
+  EXPECT_EQ(ExpandMode(config).status().kind(), StatusKind::kUnsupported);
+}
+
+TEST(Mode, UnknownCodec) {
+  EXPECT_EQ(ExpandMode(With(Mode::kRing, 0, "int9")).status().kind(), StatusKind::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace tally
