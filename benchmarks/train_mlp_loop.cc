@@ -106,6 +106,8 @@ Result<TrainRecord> Train(Client& client, Mlp& model, const Dataset& shard, cons
   record.lr = static_cast<double>(options.lr);
   record.momentum = static_cast<double>(options.momentum);
   record.target = options.target;
+  record.exchanges = options.steps + (options.lone_exchanges > 0 ? options.lone_exchanges + kWarmUpSteps : 0);
+  for (const TensorSpec& spec : specs) record.tensor_elements.push_back(spec.elements.value);
 
   const ClientStats before = client.stats();
   double trained_s = 0, last_losses = 0, loss = 0;

@@ -35,6 +35,8 @@ nlohmann::json ToJson(const TrainRecord& r) {
       {"batch", r.batch},
       {"steps", r.steps},
       {"skipped", r.skipped},
+      {"exchanges", r.exchanges},
+      {"tensor_elements", r.tensor_elements},
       {"lr", r.lr},
       {"momentum", r.momentum},
       {"samples_per_s", step_s > 0 ? static_cast<double>(r.batch * r.workers) / step_s : 0.0},
