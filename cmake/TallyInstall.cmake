@@ -9,7 +9,7 @@ set_target_properties(tally_shared PROPERTIES
   OUTPUT_NAME tally VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
 install(TARGETS tally_shared LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 
-foreach(program tally tally-server tally-worker)
+foreach(program tally-server tally-worker)
   if(TARGET ${program})
     install(TARGETS ${program} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
   endif()

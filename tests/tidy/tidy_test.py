@@ -74,7 +74,7 @@ class Rules(unittest.TestCase):
     def test_shape(self):
         head = "// X.\n#pragma once\n"
         self.check(tidy.shape, "common/x.h", head + "\n" * 700, "702 lines")
-        self.check(tidy.shape, "common/x.h", head + "/" * 121 + "\n", "121 columns")
+        self.check(tidy.shape, "common/x.h", head + "/" * 141 + "\n", "141 columns")
         self.check(tidy.shape, "common/x.h", head + "int x; \n", "blanks at the end")
         self.check(tidy.shape, "common/x.h", "// X.\n", "no #pragma once")
         self.check(tidy.shape, "common/x.h", "#pragma once\n", "does not begin with a comment")
