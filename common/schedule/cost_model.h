@@ -1,5 +1,7 @@
-// Closed-form times of one aggregation (alpha-beta model). Sources: the bounds of DESIGN §2 and, for the ring,
-// 2(N-1) alpha + 2(N-1)/N * M/B (Patarasuk & Yuan 2009). Seconds, bytes, bytes per second.
+// Closed-form times of one aggregation (alpha-beta model), every NIC full duplex, no computation. Seconds, bytes, bytes
+// per second. M = one worker's gradient, n workers, k servers, B = bytes per second of a NIC in each direction,
+// alpha = time that a round of messages costs whatever its size. Sources: DESIGN §2 (shares); ring: Patarasuk & Yuan
+// 2009; double binary tree: Sanders, Speck, Traff 2009.
 #pragma once
 
 #include <cstdint>
@@ -7,22 +9,24 @@
 namespace tally {
 
 struct ClusterModel {
-  double bytes_per_s = 0;   // per NIC and direction
-  double alpha_s = 0;       // per message
-  std::uint32_t workers = 1;
-  std::uint32_t servers = 0;
+  double bytes_per_s = 0;   // B > 0
+  double alpha_s = 0;
+  std::uint32_t workers = 1;  // n >= 1
+  std::uint32_t servers = 0;  // k; 0 = none: the ps times are then 0
 };
 
 struct ModelTimes {
-  double ps_central_s = 0;    // one server: N*M/B
-  double ps_sharded_s = 0;    // k servers on NICs of their own, push and reply overlapped: max(1, N/k)*M/B
-  double ps_colocated_s = 0;  // servers on the workers' NICs
-  double ring_s = 0;
-  double direct_s = 0;
-  double tree_s = 0;
-  double hybrid_s = 0;        // 2n(n-1)M/((n^2+kn-2k)B)
+  double ps_central_s = 0;    // one server: n M/B + 2 alpha (0 if k = 0)
+  double ps_sharded_s = 0;    // k servers on NICs of their own, push and reply overlapped: max(1, n/k) M/B + 2 alpha
+  double ps_colocated_s = 0;  // on the NICs of min(k, n) workers: (1 + (n-2)/k) M/B + 2 alpha
+  double ring_s = 0;          // 2(n-1)/n M/B + 2(n-1) alpha
+  double direct_s = 0;        // 2(n-1)/n M/B + 2 alpha
+  double tree_s = 0;          // 2 M/B + 2 ceil(log2 n) alpha, pipelined
+  double hybrid_s = 0;        // max(1, 2n(n-1)/(n^2+kn-2k)) M/B + 2 alpha
 };
-// up_bytes, down_bytes: encoded size of one worker's whole gradient in each direction (equal for codec none).
+
+// up_bytes, down_bytes: encoded size of one worker's whole gradient in each direction. The comments above are for both
+// equal to M; otherwise the busier direction of the busiest NIC counts. One worker alone needs no peer: 0.
 ModelTimes PredictTimes(const ClusterModel& cluster, double up_bytes, double down_bytes);
 
 }  // namespace tally
