@@ -22,8 +22,9 @@ namespace tally {
 
 struct OwnerOptions {
   std::uint64_t job_hash = 0;
-  EpochId epoch;
-  GroupId group;
+  EpochId epoch{};
+  GroupId group{};
+  StepId first_step{};         // the step that is open when this owner starts
   Role role = Role::kServer;   // of this owner; goes into reply headers with `index`
   std::uint32_t index = 0;
   std::uint32_t workers = 1;   // N
@@ -51,7 +52,7 @@ class Owner {
         std::span<const Codec* const> tensor_codec, BufferPool* pool);
   ~Owner();
 
-  // Takes a push (may move from `frame`, may keep frame.hold). Slabs completed by it are appended to `replies`, one
+  // Takes a push (its hold keeps the payload alive; may move from `frame`, may keep frame.hold). Slabs completed by it are appended to `replies`, one
   // frame per push that completes something (flagged slabs alone, with empty payload). A duplicate of a finished slab
   // appends its reply again, for that sender only.
   // Errors, with nothing changed: kCorrupt (a field, a length, a slab not owned, values that do not validate) means the
