@@ -113,9 +113,9 @@ TEST_P(EveryWay, StepsOfManyTensorsInAnyOrder) {
 
 INSTANTIATE_TEST_SUITE_P(Ways, EveryWay,
                          testing::Combine(testing::Range(std::size_t{0}, Ways().size()), testing::Values(1U, 2U, 3U, 4U, 7U)),
-                         [](const auto& info) {
-                           return std::string(Ways()[std::get<0>(info.param)].name) + "_" +
-                                  std::to_string(std::get<1>(info.param));
+                         [](const auto& parameter) {
+                           return std::string(Ways()[std::get<0>(parameter.param)].name) + "_" +
+                                  std::to_string(std::get<1>(parameter.param));
                          });
 
 // Sums whose bits depend on the order of addition: every way must give the same ones.
