@@ -3,11 +3,11 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -203,7 +203,7 @@ struct Launcher::Impl {
     child->state.label = spec.label;
     child->state.pid = pid;
     child->started = Now();
-    child->pidfd = Descriptor(pidfd_open(pid, 0));
+    child->pidfd = Descriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
     for (std::size_t i = 0; i < 2; ++i) child->streams[i].fd = std::move(outputs[i].read);
     children.push_back(std::move(child));
     return children.size() - 1;
