@@ -1,0 +1,178 @@
+// tally model: closed-form times of one aggregation on a cluster described by four numbers, no network needed.
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <charconv>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "common/schedule/cost_model.h"
+#include "common/schedule/layout.h"
+#include "compress/codec.h"
+#include "worker/cli/options.h"
+#include "worker/cli/table.h"
+
+namespace tally::cli {
+namespace {
+
+constexpr std::uint32_t kMaxMembers = 1u << 20;
+
+struct ModelOptions {
+  std::vector<std::uint32_t> workers = {8, 32, 128};
+  std::vector<std::uint32_t> servers;  // empty = as many as workers
+  std::string bytes = "100MB";
+  std::uint64_t parameters = 0;  // instead of bytes, 4 each
+  std::string rate = "100gbit";
+  std::string alpha = "10us";
+  std::string codec = "none";
+  JsonOption json;
+};
+
+// "25GBps", "25GB/s" (bytes) or "100gbit" (bits) -> bytes per second.
+Result<double> ParseByteRate(std::string_view text) {
+  for (const std::string_view suffix : {"ps", "/s"}) {
+    if (!text.ends_with(suffix)) continue;
+    TALLY_ASSIGN_OR_RETURN(const std::uint64_t bytes, ParseBytes(text.substr(0, text.size() - suffix.size())));
+    return static_cast<double>(bytes);
+  }
+  TALLY_ASSIGN_OR_RETURN(const double bits, ParseRate(text));
+  return bits / 8;
+}
+
+// Encoded bytes per byte of fp32: a codec's name (of a full slab, default options) or a plain ratio.
+Result<double> ParseCodecRatio(const std::string& text) {
+  double ratio = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), ratio);
+  if (error == std::errc() && end == text.data() + text.size()) {
+    if (ratio > 0 && ratio <= 1) return ratio;
+    return InvalidArgument("--codec " + text + ": a ratio is in (0, 1]");
+  }
+  TALLY_ASSIGN_OR_RETURN(const auto codec, MakeCodec(text, Config::Compression{}));
+  return static_cast<double>(codec->EncodedBytes(kMaxSlabElements)) / (4.0 * kMaxSlabElements);
+}
+
+struct Question {
+  double bytes = 0, bytes_per_s = 0, alpha_s = 0, ratio = 1;
+};
+
+Result<Question> Parse(const ModelOptions& options) {
+  Question question;
+  if (options.parameters > 0) {
+    question.bytes = 4.0 * static_cast<double>(options.parameters);
+  } else {
+    TALLY_ASSIGN_OR_RETURN(const std::uint64_t bytes, ParseBytes(options.bytes));
+    question.bytes = static_cast<double>(bytes);
+  }
+  auto rate = ParseByteRate(options.rate);
+  if (!rate.ok()) return rate.status().WithContext("--rate");
+  if (!(*rate > 0)) return InvalidArgument("--rate " + options.rate + ": expected more than 0");
+  question.bytes_per_s = *rate;
+  TALLY_ASSIGN_OR_RETURN(const Nanos alpha, ParseDuration(options.alpha));
+  question.alpha_s = std::chrono::duration<double>(alpha).count();
+  TALLY_ASSIGN_OR_RETURN(question.ratio, ParseCodecRatio(options.codec));
+  for (const auto& list : {options.workers, options.servers}) {
+    for (const std::uint32_t count : list) {
+      if (count > kMaxMembers) return InvalidArgument(std::to_string(count) + " is more than 2^20 members");
+    }
+  }
+  for (const std::uint32_t count : options.workers) {
+    if (count == 0) return InvalidArgument("--workers: at least 1");
+  }
+  return question;
+}
+
+nlohmann::json Row(const Question& question, std::uint32_t workers, std::uint32_t servers) {
+  const ClusterModel cluster{question.bytes_per_s, question.alpha_s, workers, servers};
+  const ModelTimes dense = PredictTimes(cluster, question.bytes, question.bytes);
+  const double encoded = question.bytes * question.ratio;
+  const ModelTimes times = PredictTimes(cluster, encoded, encoded);
+  const auto ps = [&](double seconds) { return servers > 0 ? nlohmann::json(seconds) : nlohmann::json(nullptr); };
+  return {{"workers", workers},
+          {"servers", servers},
+          {"ps_central_s", ps(times.ps_central_s)},
+          {"ps_sharded_s", ps(times.ps_sharded_s)},
+          {"ps_colocated_s", ps(times.ps_colocated_s)},
+          {"ring_s", dense.ring_s},
+          {"direct_s", times.direct_s},
+          {"tree_s", dense.tree_s},
+          {"hybrid_s", times.hybrid_s},
+          {"ps_over_ring", dense.ring_s > 0 ? ps(times.ps_sharded_s / dense.ring_s) : nlohmann::json(nullptr)}};
+}
+
+void PrintTable(const nlohmann::json& rows, Console& console) {
+  const auto right = Table::Align::kRight;
+  Table table({{"workers", right}, {"servers", right}, {"PS, 1 server", right}, {"PS, sharded", right},
+               {"PS, co-located", right}, {"ring", right}, {"direct", right}, {"tree", right}, {"hybrid", right},
+               {"PS/ring", right}});
+  const auto time = [](const nlohmann::json& seconds) {
+    return seconds.is_null() ? std::string("-") : HumanSeconds(seconds.get<double>());
+  };
+  for (const auto& row : rows) {
+    table.AddRow({std::to_string(row["workers"].get<std::uint32_t>()), std::to_string(row["servers"].get<std::uint32_t>()),
+                  time(row["ps_central_s"]), time(row["ps_sharded_s"]), time(row["ps_colocated_s"]), time(row["ring_s"]),
+                  time(row["direct_s"]), time(row["tree_s"]), time(row["hybrid_s"]),
+                  row["ps_over_ring"].is_null() ? "-" : Fixed(row["ps_over_ring"].get<double>(), 2)});
+  }
+  std::string text = table.Text();
+  text.pop_back();
+  console.Print(text);
+}
+
+int RunModel(const ModelOptions& options, CommandContext& context) {
+  Console& console = context.console;
+  const Result<Question> question = Parse(options);
+  if (!question.ok()) return console.Fail(question.status());
+  nlohmann::json rows = nlohmann::json::array();
+  for (const std::uint32_t workers : options.workers) {
+    const std::vector<std::uint32_t> servers = options.servers.empty() ? std::vector{workers} : options.servers;
+    for (const std::uint32_t count : servers) rows.push_back(Row(*question, workers, count));
+  }
+  if (!options.json.to_stdout()) {
+    console.Note("one aggregation of " + HumanBytes(question->bytes) + " per worker at " +
+                 Fixed(question->bytes_per_s / 1e9, 3) + " GB/s per NIC and direction, " +
+                 HumanSeconds(question->alpha_s) + " per round" +
+                 (question->ratio < 1 ? "; PS, direct and hybrid send " + Fixed(100 * question->ratio, 2) +
+                                            " % of it, ring and tree carry fp32 sums"
+                                      : ""));
+    PrintTable(rows, console);
+  }
+  if (options.json.wanted()) {
+    if (const Status status = options.json.Write({{"rows", rows}}); !status.ok()) return console.Fail(status);
+  }
+  return 0;
+}
+
+}  // namespace
+
+Action AddModelCommand(CLI::App& app, CommandContext& context) {
+  auto options = std::make_shared<ModelOptions>();
+  app.add_option("--workers", options->workers, "Numbers of workers")->delimiter(',')->capture_default_str();
+  app.add_option("--servers", options->servers, "Numbers of servers, 0 for none; default: as many as workers")
+      ->delimiter(',');
+  auto* bytes = app.add_option("--bytes", options->bytes, "Size of one worker's gradient")->capture_default_str();
+  app.add_option("--parameters", options->parameters, "Its number of fp32 parameters, instead of --bytes")
+      ->excludes(bytes);
+  app.add_option("--rate", options->rate, "Speed of a NIC in each direction: 100gbit, 25GBps")->capture_default_str();
+  app.add_option("--alpha", options->alpha, "Cost of one round of messages, whatever its size")->capture_default_str();
+  app.add_option("--codec", options->codec, "Codec's name, or encoded size as a fraction of fp32")
+      ->capture_default_str();
+  AddJsonOption(app, &options->json);
+  app.footer(
+      "Formulas (M bytes per worker, n workers, k servers, B the NIC's speed, a = alpha; full duplex):\n"
+      "  PS, 1 server    n M/B + 2a\n"
+      "  PS, sharded     max(1, n/k) M/B + 2a           servers on NICs of their own\n"
+      "  PS, co-located  (1 + (n-2)/k) M/B + 2a         servers on k of the workers' NICs, k <= n\n"
+      "  ring            2(n-1)/n M/B + 2(n-1)a\n"
+      "  direct          2(n-1)/n M/B + 2a\n"
+      "  tree            2 M/B + 2 ceil(log2 n) a       double binary, pipelined\n"
+      "  hybrid          2n(n-1)/(n^2+kn-2k) M/B + 2a   never below M/B; k = 0: ring's bound, k = n: M/B\n"
+      "Ring and tree carry fp32 sums: --codec does not shrink them.\n\n"
+      "Examples:\n"
+      "  tally model\n"
+      "  tally model --workers 16 --servers 1,4,16 --parameters 25000000 --rate 10gbit\n"
+      "  tally model --codec int8 --rate 25GBps --alpha 5us --json -");
+  return [options, &context] { return RunModel(*options, context); };
+}
+
+}  // namespace tally::cli
