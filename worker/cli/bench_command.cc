@@ -68,7 +68,7 @@ Result<Measured> Measure(Client& client, std::size_t count, const BenchOptions& 
       times[std::size_t{i - options.warmup} * ranks + rank] = static_cast<float>(took.count());
     }
     const float factor = static_cast<float>(ranks * (ranks + 1) / 2);
-    for (std::size_t j = 0; j < count; ++j) wrong += data[j] != factor * Value(0, j + i) ? 1 : 0;
+    for (std::size_t j = 0; j < count; ++j) wrong += data[j] != factor * Value(0, j + i) ? 1U : 0U;
   }
   TALLY_RETURN_IF_ERROR(client.AllReduce(times));
   std::vector<float> totals = {static_cast<float>(wrong)};
