@@ -15,6 +15,7 @@ FrameHeader HandshakeHeader(FrameKind kind, const LinkIdentity& self) {
   header.role = self.role;
   header.position = self.index;
   header.bucket = BucketId{self.control ? 1U : 0U};
+  header.codec_version = kProtocolVersion;
   return header;
 }
 
@@ -23,6 +24,10 @@ Result<LinkIdentity> ReadHandshake(const FrameHeader& header, FrameKind kind) {
   if (header.kind != kind) {
     return Corrupt(std::string("expected a ") + name + ", got a frame of kind " +
                    std::to_string(static_cast<unsigned>(header.kind)));
+  }
+  if (header.codec_version != kProtocolVersion) {
+    return Mismatch("the peer speaks protocol version " + std::to_string(header.codec_version) + ", this program " +
+                    std::to_string(kProtocolVersion));
   }
   if (header.bucket.value > 1 || !header.slabs.empty() || !header.contributors.empty()) {
     return Corrupt(std::string("a ") + name + " that carries more than an identity");

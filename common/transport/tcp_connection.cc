@@ -217,16 +217,13 @@ void TcpConnection::Consume(std::size_t bytes) {
 }
 
 void TcpConnection::RunReleases() {
-  // A release may send again or destroy the link: the list must be ours.
-  while (!released_.empty()) {
-    std::vector<Release> releases;
-    releases.swap(released_);
-    for (const Release& release : releases) release();
-    if (released_.empty()) {
-      releases.clear();
-      released_.swap(releases);
-    }
+  // A release may send again, or destroy the link, and then the rest must have run before that returns.
+  while (next_release_ < released_.size()) {
+    const Release release = released_[next_release_++];
+    release();
   }
+  released_.clear();
+  next_release_ = 0;
 }
 
 // Bytes that may be written now. Reserves slots ahead and sets a timer to the next one.

@@ -105,7 +105,8 @@ class TcpConnection : public std::enable_shared_from_this<TcpConnection> {
   Queue queue_;
   std::size_t front_written_ = 0;  // bytes of the first frame that the system has
   std::uint64_t queued_bytes_ = 0;
-  std::vector<Release> released_;  // of frames written, not yet run
+  std::vector<Release> released_;  // of frames written; run up to next_release_
+  std::size_t next_release_ = 0;
   FrameHeader header_out_;
   std::vector<std::byte> header_bytes_out_;
   bool flush_posted_ = false;
