@@ -71,13 +71,10 @@ struct LocalJob::Impl {
     return Status::Ok();
   }
 
-  std::map<std::string, std::string> WorkerEnvironment(std::uint32_t rank) const {
+  // What a worker is given, but for the overrides.
+  std::map<std::string, std::string> LaunchEnvironment(std::uint32_t rank) const {
     std::map<std::string, std::string> variables = options.environment;
     const std::string world = std::to_string(options.workers);
-    for (const std::string& text : options.overrides) {
-      const auto [name, value] = AsVariable(text);
-      variables[name] = value;
-    }
     if (!options.config_file.empty()) {
       variables[kConfigFileVariable] = std::filesystem::absolute(options.config_file).string();
     }
@@ -97,6 +94,15 @@ struct LocalJob::Impl {
     return variables;
   }
 
+  std::map<std::string, std::string> WorkerEnvironment(std::uint32_t rank) const {
+    std::map<std::string, std::string> variables = LaunchEnvironment(rank);
+    for (const std::string& text : options.overrides) {
+      const auto [name, value] = AsVariable(text);
+      variables[name] = value;
+    }
+    return variables;
+  }
+
   std::map<std::string, std::string> ServerEnvironment() const {
     std::map<std::string, std::string> variables = options.environment;
     for (const LauncherNames& names : kLaunchers) {  // a rank of the shell that we run in is not a server's
@@ -112,9 +118,13 @@ struct LocalJob::Impl {
   Result<LoadedConfig> CheckedConfig() const {
     ConfigSources sources;
     sources.file = options.config_file;
-    sources.environment = WorkerEnvironment(options.workers - 1);
+    sources.environment = LaunchEnvironment(options.workers - 1);
     sources.overrides = options.overrides;
-    return LoadConfig(sources);
+    TALLY_ASSIGN_OR_RETURN(LoadedConfig checked, LoadConfig(sources));
+    if (options.servers > 0 && checked.config.servers.addresses != std::vector<std::string>{kSomeServer}) {
+      return InvalidArgument("servers.addresses is given, but the job starts servers of its own; leave one out");
+    }
+    return checked;
   }
 
   Status StartServer(std::uint32_t index) {

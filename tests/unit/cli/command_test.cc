@@ -1,0 +1,115 @@
+// The `tally` command from its arguments to its exit code, and the helpers that commands share.
+#include "worker/cli/command.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "worker/cli/table.h"
+
+namespace tally::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Ran {
+  int exit_code;
+  std::string out, err;
+};
+
+Ran Tally(const std::vector<std::string>& arguments, std::map<std::string, std::string> environment = {}) {
+  CommandContext context;
+  environment.emplace("PATH", "/usr/bin:/bin");
+  context.environment = std::move(environment);
+  context.version = "1.2.3";
+  ::testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
+  const int exit_code = RunTally(arguments, context);
+  return {exit_code, ::testing::internal::GetCapturedStdout(), ::testing::internal::GetCapturedStderr()};
+}
+
+TEST(Command, VersionHelpAndUsage) {
+  EXPECT_EQ(Tally({"--version"}).out, "tally 1.2.3\n");
+  EXPECT_EQ(Tally({"--help"}).exit_code, 0);
+  for (const char* command : {"run", "config"}) {
+    const Ran help = Tally({command, "--help"});
+    EXPECT_EQ(help.exit_code, 0);
+    EXPECT_THAT(help.out, HasSubstr("Examples:"));
+  }
+  for (const std::vector<std::string>& wrong : std::vector<std::vector<std::string>>{
+           {}, {"nothing"}, {"run"}, {"config"}, {"run", "-n", "2"}, {"config", "check"}, {"run", "-n", "x", "true"}}) {
+    const Ran ran = Tally(wrong);
+    EXPECT_EQ(ran.exit_code, 2);
+    EXPECT_EQ(ran.out, "");
+    EXPECT_NE(ran.err, "");
+  }
+}
+
+TEST(Command, ConfigShow) {
+  const Ran toml = Tally({"config", "show", "--origin"}, {{"TALLY_COMPRESSION_CODEC", "int8"}});
+  EXPECT_EQ(toml.exit_code, 0);
+  EXPECT_THAT(toml.out, HasSubstr("codec = \"int8\""));
+  EXPECT_THAT(toml.out, HasSubstr("# TALLY_COMPRESSION_CODEC"));
+  const Ran json = Tally({"config", "show", "--json", "-", "--set", "link.rate=1gbit"});
+  const nlohmann::json parsed = nlohmann::json::parse(json.out, nullptr, false);
+  ASSERT_TRUE(parsed.is_object()) << json.out;
+  bool found = false;
+  for (const auto& key : parsed["keys"]) {
+    EXPECT_FALSE(key["value"].is_discarded()) << key["name"];
+    if (key["name"] != "link.rate") continue;
+    found = true;
+    EXPECT_EQ(key["value"], "1gbit");
+    EXPECT_EQ(key["origin"], "--set");
+    EXPECT_EQ(key["scope"], "process");
+  }
+  EXPECT_TRUE(found);
+}
+
+TEST(Command, ConfigCheck) {
+  const std::string path = ::testing::TempDir() + "tally_cli_" + std::to_string(getpid()) + ".toml";
+  std::ofstream(path) << "[job]\nworkers = 4\n";
+  EXPECT_EQ(Tally({"config", "check", path}).exit_code, 0);
+  std::ofstream(path) << "[job]\nworkrs = 4\n";
+  const Ran bad = Tally({"config", "check", path});
+  std::remove(path.c_str());
+  EXPECT_EQ(bad.exit_code, 2);
+  EXPECT_THAT(bad.err, HasSubstr(path + ":2: no setting \"job.workrs\"; did you mean 'job.workers'?"));
+}
+
+TEST(Command, RunGivesTheFirstFailuresExitCode) {
+  EXPECT_EQ(Tally({"run", "-n", "2", "--", "true"}).exit_code, 0);
+  const Ran failed = Tally({"run", "-n", "3", "--grace", "200ms", "--prefix", "--", "sh", "-c",
+                            "echo $RANK; [ $RANK != 1 ] || exit 7; sleep 60"});
+  EXPECT_EQ(failed.exit_code, 7);
+  EXPECT_THAT(failed.out, HasSubstr("[rank 2] 2\n"));
+  EXPECT_THAT(failed.err, HasSubstr("tally run: rank 1"));
+  EXPECT_THAT(failed.err, HasSubstr("exited with code 7"));
+  EXPECT_EQ(Tally({"run", "-n", "1", "--timeout", "100ms", "--grace", "100ms", "sleep", "60"}).exit_code, 3);
+  EXPECT_EQ(Tally({"run", "-n", "1", "no-such-program-here"}).exit_code, 2);
+}
+
+TEST(Table, ColumnsAreAligned) {
+  Table table({{"mode"}, {"bytes", Table::Align::kRight}, {"note"}});
+  table.AddRow({"ring", "7", "é"});
+  table.AddRow({"hybrid", "1024", ""});
+  EXPECT_EQ(table.Text(),
+            "mode    bytes  note\n"
+            "ring        7  é\n"
+            "hybrid   1024\n");
+}
+
+TEST(Table, Numbers) {
+  EXPECT_EQ(Fixed(1.5, 2), "1.50");
+  EXPECT_EQ(HumanBytes(512), "512 B");
+  EXPECT_EQ(HumanBytes(1536), "1.50 KiB");
+  EXPECT_EQ(HumanBytes(25 << 20), "25 MiB");
+  EXPECT_EQ(HumanSeconds(0.00123), "1.23 ms");
+  EXPECT_EQ(HumanSeconds(3.25), "3.25 s");
+}
+
+}  // namespace
+}  // namespace tally::cli
