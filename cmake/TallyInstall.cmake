@@ -17,6 +17,7 @@ endforeach()
 
 # The public headers are worker/client.h and what it includes, found when installing: no list to forget.
 install(CODE "
+  cmake_policy(VERSION 3.24)
   set(headers worker/client.h)
   set(queue worker/client.h)
   while(queue)
@@ -33,6 +34,7 @@ install(CODE "
     endforeach()
   endwhile()")
 
+file(RELATIVE_PATH TALLY_PREFIX_FROM_PC /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 foreach(file tally.pc tally-server.service)
   configure_file(${CMAKE_SOURCE_DIR}/deploy/${file}.in ${CMAKE_BINARY_DIR}/deploy/${file} @ONLY)
 endforeach()

@@ -1,4 +1,4 @@
-"""install_test.py BUILD COMPILER SANITIZERS: installs, then builds and runs a program against that."""
+"""install_test.py BUILD COMPILER [FLAG…]: installs, then builds and runs a program against that."""
 import os, pathlib, subprocess, sys, tempfile
 
 PROGRAM = r"""
@@ -16,7 +16,7 @@ int main() {
 
 
 def main():
-    build, compiler, sanitizers = sys.argv[1:4]
+    build, compiler, *extra = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder:
         prefix = pathlib.Path(folder) / "usr"
         subprocess.run(["cmake", "--install", build, "--prefix", prefix], check=True, stdout=subprocess.DEVNULL)
@@ -29,11 +29,9 @@ def main():
         environment = dict(os.environ, PKG_CONFIG_PATH=str(description.parent))
         flags = subprocess.run(["pkg-config", "--cflags", "--libs", "tally"], check=True, text=True,
                                capture_output=True, env=environment).stdout.split()
-        if sanitizers:
-            flags.append("-fsanitize=" + sanitizers)
         source, program = pathlib.Path(folder) / "program.cc", pathlib.Path(folder) / "program"
         source.write_text(PROGRAM)
-        subprocess.run([compiler, "-std=c++20", "-Wall", "-Werror", source, "-o", program, *flags], check=True)
+        subprocess.run([compiler, "-std=c++20", "-Wall", "-Werror", *extra, source, "-o", program, *flags], check=True)
         library = next(prefix.glob("lib*/**/libtally.so")).parent
         shown = subprocess.run([program], env=dict(os.environ, LD_LIBRARY_PATH=str(library)), text=True,
                                capture_output=True, timeout=60)
