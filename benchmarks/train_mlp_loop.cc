@@ -103,12 +103,13 @@ Result<TrainRecord> Train(Client& client, Mlp& model, const Dataset& shard, cons
   record.exchange = client.Describe();
   record.seed = options.seed;
   record.batch = options.batch;
-  record.lr = static_cast<double>(options.lr);
-  record.momentum = static_cast<double>(options.momentum);
+  record.lr = options.lr;
+  record.momentum = options.momentum;
   record.target = options.target;
   record.exchanges = options.steps + (options.lone_exchanges > 0 ? options.lone_exchanges + kWarmUpSteps : 0);
   for (const TensorSpec& spec : specs) record.tensor_elements.push_back(spec.elements.value);
 
+  const auto lr = static_cast<float>(options.lr), momentum = static_cast<float>(options.momentum);
   const ClientStats before = client.stats();
   double trained_s = 0, last_losses = 0, loss = 0;
   Batch batch;
@@ -140,7 +141,7 @@ Result<TrainRecord> Train(Client& client, Mlp& model, const Dataset& shard, cons
     TALLY_ASSIGN_OR_RETURN(const StepResult result, group->EndStep());
     const SteadyTime delivered = Now();
     if (result.outcome == Outcome::kCommitted) {
-      for (std::uint32_t t = 0; t < kTensors; ++t) model.Update(t, group->Output(t), options.lr, options.momentum);
+      for (std::uint32_t t = 0; t < kTensors; ++t) model.Update(t, group->Output(t), lr, momentum);
     } else {
       ++record.skipped;
     }

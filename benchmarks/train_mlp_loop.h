@@ -17,8 +17,8 @@ struct TrainOptions {
   std::uint64_t steps = 400;
   std::uint64_t seed = 1;
   std::uint64_t batch = 64;  // per worker
-  float lr = 0.01f;
-  float momentum = 0.9f;
+  double lr = 0.01;
+  double momentum = 0.9;
   std::uint64_t eval_every = 50;      // steps between points of the accuracy curve; 0 = none
   double target = 0;                  // accuracy to time; 0 = none
   std::uint64_t lone_exchanges = 0;   // after training: exchange the last gradient so often with nothing else to do

@@ -166,7 +166,8 @@ BusiestNic FindBusiestNic(const Row& row) {
       {"each server's NIC, outgoing", shared ? 0 : row.server_sent_bytes},
       {"each server's NIC, incoming", shared ? 0 : row.server_received_bytes},
   }};
-  BusiestNic busiest = *std::max_element(nics.begin(), nics.end(), [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
+  const auto less = [](const BusiestNic& a, const BusiestNic& b) { return a.bytes < b.bytes; };
+  BusiestNic busiest = *std::max_element(nics.begin(), nics.end(), less);
   const double capacity = row.setting.rate_bits / 8 * row.step_ms * 1e-3;
   busiest.busy = capacity > 0 ? busiest.bytes / capacity : 0;
   return busiest;

@@ -125,7 +125,8 @@ Result<Row> RunSetting(const ComparisonRun& run, const Setting& setting) {
   std::deque<std::string> last_lines;
   options.launcher.on_line = [&](std::size_t process, bool, std::string_view line) {
     if (process == setting.servers && line.starts_with("step ") && run.on_progress) return run.on_progress(line);
-    last_lines.push_back((running != nullptr ? running->launcher().process(process).label + ": " : "") + std::string(line));
+    const std::string who = running != nullptr ? running->launcher().process(process).label + ": " : "";
+    last_lines.push_back(who + std::string(line));
     if (last_lines.size() > kKeptLines) last_lines.pop_front();
   };
   LocalJob job(std::move(options));
@@ -146,7 +147,8 @@ Result<Row> RunSetting(const ComparisonRun& run, const Setting& setting) {
     ranks.push_back(std::move(record));
   }
   for (std::uint32_t index = 0; index < setting.servers; ++index) {
-    TALLY_ASSIGN_OR_RETURN(nlohmann::json report, ReadJson(folder.path() + "/server" + std::to_string(index) + ".json"));
+    const std::string path = folder.path() + "/server" + std::to_string(index) + ".json";
+    TALLY_ASSIGN_OR_RETURN(nlohmann::json report, ReadJson(path));
     servers.push_back(std::move(report));
     server_cpu_s += job.launcher().process(job.server_process(index)).cpu_s;
   }

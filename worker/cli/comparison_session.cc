@@ -53,8 +53,8 @@ void PrintResult(const Comparison& comparison, double seconds, Console& console,
   const auto print = [&](const std::string& text) { to_stderr ? console.Note(text) : console.Print(text); };
   print("");
   print(ComparisonTable(comparison).Text());
-  print("MB/worker, MB/server: sent per step. comm ms: a whole gradient exchanged with nothing to hide behind; model ms:");
-  print("the same by the closed-form model. exposed ms: what of it the backward pass did not hide.\n");
+  print("exposed ms: communication that the backward pass did not hide. MB/worker, MB/server: sent in a step.\n"
+        "comm ms: a whole gradient exchanged with nothing beside it; model ms: the same by the closed-form model.\n");
   print(Verdict(comparison));
   print(Provenance(comparison) + " " + Fixed(seconds, 0) + " s in all.");
 }

@@ -5,6 +5,9 @@
 namespace tally::cli {
 namespace {
 
+constexpr double kSameSpeed = 1.1;      // runs of one setting differ by as much
+constexpr double kNicIsTheLimit = 0.5;  // of the step's time
+
 std::string Megabytes(double bytes) { return bytes > 0 ? Fixed(bytes / 1e6, bytes < 1e5 ? 3 : 2) : "-"; }
 std::string Percent(double fraction) { return Fixed(fraction * 100, 0) + " %"; }
 std::string Name(const Row& row) { return row.setting.Pattern() + " with " + row.setting.Codec(); }
@@ -29,16 +32,23 @@ const Row* Fastest(const Comparison& comparison, Predicate admits) {
   return fastest;
 }
 
-std::string Bottleneck(const Row& row) {
-  const BusiestNic nic = FindBusiestNic(row);
-  std::string text = nic.name + ", with " + Fixed(nic.bytes / 1e6, 2) + " MB a step";
-  if (nic.busy > 0) text += " (" + Percent(std::min(nic.busy, 1.0)) + " of the step)";
-  return text;
-}
-
 std::string BySoMuch(const Row& winner, const Row& other) {
   const double ratio = other.samples_per_s > 0 ? winner.samples_per_s / other.samples_per_s : 1;
-  return ratio >= 1.1 ? Fixed(ratio, 1) + " times" : Fixed((ratio - 1) * 100, 0) + " % more than";
+  if (ratio < kSameSpeed) return "about as fast as";
+  return ratio >= 1.5 ? Fixed(ratio, 1) + " times" : Fixed((ratio - 1) * 100, 0) + " % faster than";
+}
+
+// "each server's NIC, incoming (3.00 MB, 92 % of the step)"
+std::string Load(const BusiestNic& nic) {
+  std::string text = nic.name + " (" + Fixed(nic.bytes / 1e6, 2) + " MB";
+  if (nic.busy > 0) text += ", " + Percent(std::min(nic.busy, 1.0)) + " of the step";
+  return text + ")";
+}
+
+std::string Bottleneck(const Row& row) {
+  const BusiestNic nic = FindBusiestNic(row);
+  if (nic.busy >= kNicIsTheLimit) return "the bottleneck was " + Load(nic);
+  return "no NIC was the bottleneck but the CPU; the busiest was " + Load(nic);
 }
 
 }  // namespace
@@ -67,30 +77,25 @@ Table ComparisonTable(const Comparison& comparison) {
   return table;
 }
 
+const Row* Winner(const Comparison& comparison) {
+  return Fastest(comparison, [](const Row&) { return true; });
+}
+
 std::string Verdict(const Comparison& comparison) {
-  const Row* winner = Fastest(comparison, [](const Row&) { return true; });
+  const Row* winner = Winner(comparison);
   if (winner == nullptr) return "";
-  std::string text = Name(*winner) + " won here: " + Fixed(winner->samples_per_s, 0) + " samples/s on " +
-                     std::to_string(winner->setting.nics()) + " NICs at " + Fixed(winner->test_accuracy * 100, 1) +
-                     " % accuracy";
   const Row* plain = Fastest(comparison, [](const Row& row) { return row.setting.compression.codec == "none"; });
   const Row* other = Fastest(comparison, [&](const Row& row) { return row.setting.mode != winner->setting.mode; });
-  if (plain != nullptr && plain != winner) {
-    text += ", " + BySoMuch(*winner, *plain) + " the best uncompressed (" + Name(*plain) + ")";
-  }
+  if (plain == winner) plain = nullptr;
+  std::string text = Name(*winner) + " won here with " + Fixed(winner->samples_per_s, 0) + " samples/s on " +
+                     std::to_string(winner->setting.nics()) + " NICs";
+  if (plain != nullptr) text += ", " + BySoMuch(*winner, *plain) + " the best uncompressed, " + Name(*plain);
   if (other != nullptr && other != plain) {
-    text += (plain != nullptr && plain != winner ? " and " : ", ") + BySoMuch(*winner, *other) + " " + Name(*other);
-  } else if (other != nullptr && plain == winner) {
-    text += ", " + BySoMuch(*winner, *other) + " " + Name(*other);
+    text += std::string(plain != nullptr ? ", and " : ", ") + BySoMuch(*winner, *other) + " " + Name(*other) + " (" +
+            std::to_string(other->setting.nics()) + " NICs)";
   }
-  text += ". ";
-  if (plain != nullptr && plain != winner) {
-    text += "Without compression the bottleneck was " + Bottleneck(*plain) + "; in the winner the busiest was " +
-            Bottleneck(*winner) + ".";
-  } else {
-    text += "Its bottleneck was " + Bottleneck(*winner) + ".";
-  }
-  return text;
+  if (plain == nullptr) return text + ". There " + Bottleneck(*winner) + ".";
+  return text + ". Uncompressed, " + Bottleneck(*plain) + "; in the winner " + Bottleneck(*winner) + ".";
 }
 
 std::string Provenance(const Comparison& comparison) {

@@ -10,14 +10,15 @@ namespace tally::cli {
 
 Table ComparisonTable(const Comparison& comparison);
 
-// Two sentences: which row is the fastest of those whose accuracy is near the best, by how much over the plainest one;
-// which NIC was the bottleneck there and without compression. Empty for a comparison of no rows.
+// The fastest row of those that learned: accuracy at most kAccuracySlack below the best. Null if there are no rows.
+inline constexpr double kAccuracySlack = 0.03;
+const Row* Winner(const Comparison& comparison);
+
+// Two sentences: the winner and its lead over the best uncompressed row and over the best of another pattern; which NIC
+// was the bottleneck. Empty for a comparison of no rows.
 std::string Verdict(const Comparison& comparison);
 
 // What the numbers can and cannot carry: emulated NICs, one machine.
 std::string Provenance(const Comparison& comparison);
-
-// How far below the best accuracy a row may be and still count as having learned as much.
-inline constexpr double kAccuracySlack = 0.03;
 
 }  // namespace tally::cli

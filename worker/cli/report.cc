@@ -23,7 +23,8 @@ body { margin: 0; background: var(--page); color: var(--ink); font: 15px/1.5 sys
 main { max-width: 1120px; margin: 0 auto; padding: 32px 20px 48px; }
 h1 { font-size: 26px; line-height: 1.2; margin: 0 0 4px; }
 h2 { font-size: 16px; margin: 0 0 2px; }
-p { margin: 0 0 10px; } .soft { color: var(--soft); } .verdict { font-size: 17px; max-width: 80ch; margin: 16px 0 20px; }
+p { margin: 0 0 10px; } .soft { color: var(--soft); }
+.verdict { font-size: 17px; max-width: 80ch; margin: 16px 0 20px; }
 .card { background: var(--card); border: 1px solid var(--rule); border-radius: 10px; padding: 16px 18px; min-width: 0; }
 .facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(180px, 1fr)); gap: 14px; margin-bottom: 14px; }
 .facts b { display: block; font-size: 24px; line-height: 1.25; font-variant-numeric: tabular-nums; }
@@ -39,9 +40,10 @@ svg .grid { stroke: var(--rule); stroke-width: 1; }
 .s3 { stroke: var(--s3); } .s4 { stroke: var(--s4); } .s5 { stroke: var(--s5); }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 16px; font-size: 13px; color: var(--soft); }
 .legend svg { display: inline-block; width: 26px; height: 10px; margin: 0 6px 0 0; vertical-align: middle; }
-table { border-collapse: collapse; width: 100%; font-size: 13.5px; font-variant-numeric: tabular-nums; margin-top: 8px; }
-th, td { padding: 6px 8px; text-align: right; border-bottom: 1px solid var(--rule); white-space: nowrap; }
-th { color: var(--soft); font-weight: 600; } tr:last-child td { border-bottom: 0; }
+table { border-collapse: collapse; width: 100%; font-size: 13px; font-variant-numeric: tabular-nums; margin-top: 8px; }
+th, td { padding: 6px 7px; text-align: right; border-bottom: 1px solid var(--rule); white-space: nowrap; }
+th { color: var(--soft); font-weight: 600; white-space: normal; vertical-align: bottom; line-height: 1.25; }
+tr:last-child td { border-bottom: 0; }
 th:nth-child(-n+2), td:nth-child(-n+2) { text-align: left; } td.warn { color: var(--warn); font-weight: 600; }
 )css";
 
@@ -115,9 +117,7 @@ std::string Curves(const Comparison& comparison, const std::string& x_title, boo
 }
 
 std::string Facts(const Comparison& comparison) {
-  const auto most = std::max_element(comparison.rows.begin(), comparison.rows.end(), [](const Row& a, const Row& b) {
-    return a.samples_per_s < b.samples_per_s;
-  });
+  const Row* most = Winner(comparison);
   const auto best = std::max_element(comparison.rows.begin(), comparison.rows.end(), [](const Row& a, const Row& b) {
     return a.test_accuracy < b.test_accuracy;
   });
@@ -128,11 +128,11 @@ std::string Facts(const Comparison& comparison) {
     return "<div class=\"card\"><span class=\"soft\">" + EscapeHtml(what) + "</span><b>" + EscapeHtml(value) +
            "</b><span class=\"soft\">" + EscapeHtml(which) + "</span></div>";
   };
-  return "<div class=\"facts\">" + fact(Fixed(most->samples_per_s, 0) + " /s", "Most samples", Label(*most)) +
+  return "<div class=\"facts\">" + fact(Fixed(most->samples_per_s, 0) + " /s", "Fastest that learned", Label(*most)) +
          fact(Fixed(best->test_accuracy * 100, 1) + " %", "Best test accuracy", Label(*best)) +
-         fact(HumanBytes(least->worker_sent_bytes), "Least sent per worker and step", Label(*least)) +
+         fact(HumanBytes(least->worker_sent_bytes), "Least sent by a worker, a step", Label(*least)) +
          fact(comparison.rate.empty() ? "loopback" : comparison.rate, "Network",
-              comparison.rate.empty() ? "not paced" : "emulated NIC of each process") +
+              comparison.rate.empty() ? "not paced" : "emulated, each process") +
          "</div>\n";
 }
 
@@ -195,8 +195,9 @@ std::string HtmlReport(const Comparison& comparison) {
                Bars(comparison, {.series = {"sent by a worker", "received by a worker", "received by a server"},
                                  .unit = "MB", .digits = 2},
                     [](const Row& row) {
-                      return std::vector<double>{row.worker_sent_bytes / 1e6, row.worker_received_bytes / 1e6,
-                                                 row.server_received_bytes / 1e6};
+                      std::vector<double> values = {row.worker_sent_bytes / 1e6, row.worker_received_bytes / 1e6};
+                      if (row.setting.with_servers()) values.push_back(row.server_received_bytes / 1e6);
+                      return values;
                     }));
   html += Card("Accuracy over time", "2,000 test pictures, evaluations not counted",
                Curves(comparison, "seconds of training", false,
@@ -207,13 +208,15 @@ std::string HtmlReport(const Comparison& comparison) {
                }));
   html += Card("Measured against predicted", "One whole gradient exchanged with nothing beside it, ms",
                Bars(comparison, {.series = {"measured", "closed-form model"}, .unit = "ms"}, [](const Row& row) {
-                 return std::vector<double>{row.measured_comm_ms, row.predicted_comm_ms.value_or(0)};
+                 std::vector<double> values = {row.measured_comm_ms};
+                 if (row.predicted_comm_ms) values.push_back(*row.predicted_comm_ms);
+                 return values;
                }));
   const std::string method =
-      "<p>Every setting trains from the same weights on the same batches; ranks end with the same bits. Times are medians "
-      "over the steps after three for warming up. Exposed communication is the time for which a worker stood still.</p>"
-      "<p>The model counts bytes through the busiest NIC and 50 µs a message; it knows no CPU. Where measured lies far "
-      "above it, the processes of all workers and servers were competing for this machine's cores.</p><p>" +
+      "<p>Every setting trains from the same weights on the same batches; ranks end with the same bits. Times are "
+      "medians over the steps after three for warming up. Exposed communication is the time for which a worker stood "
+      "still.</p><p>The model counts bytes through the busiest NIC and 50 µs a message; it knows no CPU. Where measured "
+      "lies far above it, workers and servers were competing for this machine's cores.</p><p>" +
       EscapeHtml(Provenance(comparison)) + "</p>";
   html += Card("How to read this", "What the numbers can and cannot carry", method);
   html += "</div>\n" + RowTable(comparison);

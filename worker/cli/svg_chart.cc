@@ -16,7 +16,8 @@ std::string Text(double x, double y, std::string_view anchor, std::string_view c
 }
 
 std::string Rule(double x1, double y1, double x2, double y2) {
-  return "<line x1=\"" + At(x1) + "\" y1=\"" + At(y1) + "\" x2=\"" + At(x2) + "\" y2=\"" + At(y2) + "\" class=\"grid\"/>";
+  return "<line x1=\"" + At(x1) + "\" y1=\"" + At(y1) + "\" x2=\"" + At(x2) + "\" y2=\"" + At(y2) +
+         "\" class=\"grid\"/>";
 }
 
 // The least of 1, 2, 5 times a power of ten that is at least `value`.
@@ -37,7 +38,7 @@ std::string Open(double width, double height) {
   return "<svg viewBox=\"0 0 " + At(width) + " " + At(height) + "\" role=\"img\">";
 }
 
-constexpr double kBarWidth = 680, kLabelWidth = 158, kValueWidth = 76;
+constexpr double kBarWidth = 560, kLabelWidth = 158, kValueWidth = 64;
 
 std::string BarRect(double x, double y, double width, double height, std::size_t series, const std::string& title) {
   return "<rect x=\"" + At(x) + "\" y=\"" + At(y) + "\" width=\"" + At(std::max(width, 0.5)) + "\" height=\"" +
@@ -104,7 +105,7 @@ std::string SvgBars(const BarChart& chart) {
 }
 
 std::string SvgLines(const LineChart& chart) {
-  constexpr double kWidth = 680, kHeight = 300, kLeft = 46, kRight = 14, kTop = 10, kBottom = 42;
+  constexpr double kWidth = 560, kHeight = 280, kLeft = 46, kRight = 14, kTop = 10, kBottom = 42;
   double x_min = HUGE_VAL, x_max = -HUGE_VAL, y_min = HUGE_VAL, y_max = -HUGE_VAL;
   const auto usable = [&](const std::pair<double, double>& p) { return !chart.log_x || p.first > 0; };
   const auto along = [&](double x) { return chart.log_x ? std::log10(x) : x; };
@@ -125,7 +126,9 @@ std::string SvgLines(const LineChart& chart) {
   y_min = std::floor(y_min / y_step) * y_step;
   y_max = std::ceil(y_max / y_step + 1e-9) * y_step;
   const auto px = [&](double x) { return kLeft + (along(x) - x_min) / (x_max - x_min) * (kWidth - kLeft - kRight); };
-  const auto py = [&](double y) { return kHeight - kBottom - (y - y_min) / (y_max - y_min) * (kHeight - kTop - kBottom); };
+  const auto py = [&](double y) {
+    return kHeight - kBottom - (y - y_min) / (y_max - y_min) * (kHeight - kTop - kBottom);
+  };
 
   for (double tick = y_min; tick <= y_max + y_step / 2; tick += y_step) {
     svg += Rule(kLeft, py(tick), kWidth - kRight, py(tick));

@@ -14,7 +14,7 @@ std::string EscapeHtml(std::string_view text);
 
 struct BarRow {
   std::string label;
-  std::vector<double> values;  // one per series, >= 0
+  std::vector<double> values;  // of the first series, >= 0; rows may lack the last ones
 };
 struct BarChart {
   std::vector<std::string> series = {};  // names, for tooltips; series i has class ci

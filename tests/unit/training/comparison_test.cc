@@ -204,7 +204,7 @@ TEST(Verdict, TheFastestThatLearnedWinsAndTheBottleneckIsNamed) {
   const std::string verdict = Verdict(Several());
   EXPECT_THAT(verdict, testing::StartsWith("ps with int8 won here"));
   EXPECT_THAT(verdict, HasSubstr("2.0 times"));             // the best uncompressed: the ring
-  EXPECT_THAT(verdict, HasSubstr("25 % more than ring with int8"));
+  EXPECT_THAT(verdict, HasSubstr("25 % faster than ring with int8"));
   EXPECT_THAT(verdict, HasSubstr("bottleneck"));
   EXPECT_THAT(Provenance(Several()), HasSubstr("emulated"));
   EXPECT_EQ(Verdict({}), "");
