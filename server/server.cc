@@ -214,7 +214,9 @@ void Server::EndJob() {
   owner_host_.reset();
   groups_.clear();
   ++stats_.jobs;
-  logger_->Info("job ended", {{"job", job_name_}, {"bytes_received", stats_.bytes_received}});
+  const LinkStats links = links_->stats();
+  logger_->Info("job ended",
+                {{"job", job_name_}, {"bytes_received", links.bytes_received}, {"bytes_sent", links.bytes_sent}});
 }
 
 void Server::Collect() {
@@ -287,6 +289,15 @@ ServerStats Server::Stats() {
     snapshot();
   }
   return future.get();
+}
+
+void Server::Inspect(const std::function<void(const OwnerHost*)>& look) {
+  std::promise<void> promise;
+  loop_.Post([&] {
+    look(owner_host_.get());
+    promise.set_value();
+  });
+  promise.get_future().wait();
 }
 
 void Server::Stop(Nanos bound) {

@@ -46,6 +46,8 @@ class Server final : public LinkHandler, public MembershipEvents {
   void Post(std::function<void()> task) { loop_.Post(std::move(task)); }
   EventLoop& loop() { return loop_; }
   ServerStats Stats();
+  // Runs `look` on the loop and waits for it; null between jobs. For tests and status.
+  void Inspect(const std::function<void(const OwnerHost*)>& look);
 
   void OnFrame(Link& link, Frame& frame) override;
   void OnClosed(Link& link, const Status& why) override;

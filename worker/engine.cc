@@ -560,6 +560,7 @@ Status Engine::Leave() {
     }
   };
   if (reason.ok()) bound(kFlushBound, [this] { return links_->queued_bytes() == 0; }, "leaving: frames are still queued");
+  Post([this] { membership_->Close(); });
   if (coordinator_host_ != nullptr) {
     bound(reason.ok() ? loaded_.config.membership.dead : kFlushBound,
           [this] {

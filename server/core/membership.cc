@@ -75,6 +75,11 @@ void Membership::Leave(const std::string& reason, std::function<void()> done) {
   (void)SendControl(*link_, LeaveMessage{reason}, std::move(done));
 }
 
+void Membership::Close() {
+  left_ = true;
+  link_.reset();
+}
+
 void Membership::SetTimes(Nanos heartbeat, Nanos dead) {
   options_.heartbeat = heartbeat;
   options_.dead = dead;

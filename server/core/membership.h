@@ -46,6 +46,8 @@ class Membership final : public LinkHandler {
   void Send(const ControlMessage& message);
   // Says farewell; `done` runs when it is written (or can't be).
   void Leave(const std::string& reason, std::function<void()> done);
+  // Closes the connection; nothing is called back any more.
+  void Close();
   void SetTimes(Nanos heartbeat, Nanos dead);
   bool connected() const { return link_ != nullptr; }
 
