@@ -79,7 +79,7 @@ Status DecodeHeader(std::span<const std::byte> bytes, FrameHeader* header);
 // u24; payload bytes u32; CRC32C u32 over these 12 bytes and the header.
 void EncodePreamble(const Preamble& preamble, std::span<const std::byte> header,
                     std::span<std::byte, kPreambleBytes> out);
-// Checks magic, version (kMismatch, both named) and bounds; the CRC can only be checked once the header has arrived: CheckHeaderCrc.
+// Checks magic, version (kMismatch, both named) and bounds; the CRC is for CheckHeaderCrc, once the header is there.
 Result<Preamble> DecodePreamble(std::span<const std::byte, kPreambleBytes> bytes, std::uint64_t max_payload_bytes);
 Status CheckHeaderCrc(std::span<const std::byte, kPreambleBytes> preamble, std::span<const std::byte> header);
 

@@ -2,7 +2,6 @@
 // A frame in a pool's block is passed by reference; other memory is copied once when it is handed over, so that its
 // release runs on the sender's loop and never waits for a receiver (a lender may free its memory as soon as the link is
 // dead). Headers travel encoded and are checked as those of any peer.
-#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <mutex>
@@ -147,9 +146,9 @@ class InprocLink final : public Link {
       return why;
     };
     if (closed_) return refuse(Unavailable(Describe() + ": the link is closed"));
-    if (payload.size() > std::min(kMaxPayloadBytes, shop_->options.max_payload_bytes)) {
-      return refuse(InvalidArgument(Describe() + ": a payload of " + std::to_string(payload.size()) + " bytes, at most " +
-                                    std::to_string(std::min(kMaxPayloadBytes, shop_->options.max_payload_bytes))));
+    if (payload.size() > kMaxPayloadBytes) {
+      return refuse(InvalidArgument(Describe() + ": a payload of " + std::to_string(payload.size()) +
+                                    " bytes, at most " + std::to_string(kMaxPayloadBytes)));
     }
     if (queue_.size() >= shop_->options.max_queued_frames) {
       return refuse(InvalidArgument(Describe() + ": " + std::to_string(queue_.size()) + " frames are queued already"));

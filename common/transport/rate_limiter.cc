@@ -14,6 +14,7 @@
 #include <cstring>
 #include <filesystem>
 #include <new>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -166,7 +167,8 @@ Result<std::shared_ptr<RateLimiter>> RateLimiter::Make(double bits_per_second, c
   }
   if (nic.empty()) return std::shared_ptr<RateLimiter>(std::make_shared<Nic>(bits_per_second));
   const auto allowed = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           std::string_view("-_.").find(c) != std::string_view::npos;
   };
   if (nic.size() > kMaxNicName || !std::ranges::all_of(nic, allowed)) {
     return InvalidArgument("a NIC's name is at most 64 letters, digits, '-', '_' or '.'");

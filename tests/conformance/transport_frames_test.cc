@@ -272,6 +272,7 @@ TEST_P(FramesTest, MoreFramesThanTheQueueTakesAreRefused) {
   LinkOptions options;
   options.max_queued_frames = 10;
   StartPair(options);
+  server->Do([&] { accepted().PauseReceive(true); });
   client->Do([&] {
     std::size_t taken = 0;
     while (taken < 1000 && out.Send(*link, 2 << 20).ok()) ++taken;
@@ -279,9 +280,11 @@ TEST_P(FramesTest, MoreFramesThanTheQueueTakesAreRefused) {
     EXPECT_LT(taken, 1000u);
     EXPECT_EQ(out.Send(*link, 1).kind(), StatusKind::kInvalidArgument);
   });
+  server->Do([&] { accepted().PauseReceive(false); });
   EXPECT_TRUE(client->WaitFor([&] { return out.EachReleasedOnce() && link->queued_bytes() == 0; }));
   client->Do([&] { EXPECT_TRUE(out.Send(*link, 1).ok()); });
-  EXPECT_TRUE(server->WaitFor([&] { return !door.inbox.entries.empty() && door.inbox.entries.back().payload.size() == 1; }));
+  EXPECT_TRUE(server->WaitFor(
+      [&] { return !door.inbox.entries.empty() && door.inbox.entries.back().payload.size() == 1; }));
 }
 
 TEST_P(FramesTest, AFrameBeyondTheReceiversLimitEndsTheLink) {

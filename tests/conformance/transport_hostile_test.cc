@@ -221,7 +221,7 @@ TEST_P(HostileTest, BadBytesAfterTheHelloCloseTheLink) {
   }
   const std::vector<std::vector<std::byte>> bad = {
       wrong_payload, wrong_header, Wire(invalid, payload), wrong_length,
-      std::vector<std::byte>(100, std::byte{0xAA}), Wire(HandshakeHeader(FrameKind::kHello, Worker(30)))};
+      std::vector<std::byte>(100, std::byte{0xAA})};
   for (std::size_t i = 0; i < bad.size(); ++i) {
     RawPeer raw(endpoint);
     raw.Write(Wire(HandshakeHeader(FrameKind::kHello, Worker(20))));
