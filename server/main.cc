@@ -153,6 +153,7 @@ int main(int argc, char** argv) {
     const int code = app.exit(error);
     return code == 0 ? 0 : 2;
   }
+  flags.sources.own_server = true;
   flags.sources.environment = tally::ProcessEnvironment();
   const auto set = [&](const std::string& key, const std::string& value) {
     flags.sources.overrides.push_back(key + "=" + value);

@@ -43,10 +43,9 @@ TestCluster::TestCluster(ClusterOptions options) : options_(std::move(options)) 
   logger_ = std::move(logger).value();
   for (std::uint32_t s = 0; s < options_.servers; ++s) {
     ConfigSources sources;
+    sources.own_server = true;
     sources.overrides = BaseSettings();
-    for (const std::string& setting : options_.settings) {
-      if (!setting.starts_with("aggregation.")) sources.overrides.push_back(setting);
-    }
+    sources.overrides.insert(sources.overrides.end(), options_.settings.begin(), options_.settings.end());
     sources.overrides.push_back("server.index=" + std::to_string(s));
     sources.overrides.push_back("server.listen=tcp://127.0.0.1:0");
     if (s > 0) sources.overrides.push_back("servers.addresses=" + addresses_.front());

@@ -380,6 +380,8 @@ Status Launcher::WaitFor(const std::vector<std::size_t>& numbers, Nanos timeout,
   return status;
 }
 
+void Launcher::WaitAllEnded(Nanos at_most) { impl_->PumpWhileRunning(at_most); }
+
 void Launcher::SignalAll(int signal) { impl_->SignalAll(signal); }
 void Launcher::Signal(std::size_t number, int signal) { impl_->Signal(number, signal); }
 void Launcher::EndAll() { impl_->EndAll(impl_->options.grace); }

@@ -73,6 +73,9 @@ class Launcher {
   // time-out it ends all processes and returns that error as WaitUntil has it.
   Status WaitFor(const std::vector<std::size_t>& numbers, Nanos timeout, std::string_view what);
 
+  // Delivers output and notices ends until no process runs or `at_most` has passed; failures do not end it.
+  void WaitAllEnded(Nanos at_most);
+
   // Sends `signal` to the process groups of all running processes (one process: `number`).
   void SignalAll(int signal);
   void Signal(std::size_t number, int signal);

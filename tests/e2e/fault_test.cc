@@ -1,0 +1,207 @@
+// Processes that die at any moment, strangers that send garbage, and an end that leaves nothing behind.
+#include <gtest/gtest.h>
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <random>
+#include <sstream>
+
+#include "common/config/config.h"
+#include "worker/cli/local_job.h"
+
+namespace tally::test {
+namespace {
+
+using cli::LocalJob;
+using cli::LocalJobOptions;
+
+struct Job {
+  explicit Job(std::uint32_t workers, std::uint32_t servers, int steps, std::vector<std::string> settings = {}) {
+    LocalJobOptions options;
+    options.workers = workers;
+    options.servers = servers;
+    options.server_program = TALLY_SERVER_PROGRAM;
+    options.worker_command = {TALLY_STEP_WORKER, std::to_string(steps), "2"};
+    options.overrides = {"membership.heartbeat=250ms", "membership.dead=3s", "step.timeout=20s",
+                         "membership.join_timeout=20s", servers > 0 ? "aggregation.mode=ps" : "aggregation.mode=ring"};
+    options.overrides.insert(options.overrides.end(), settings.begin(), settings.end());
+    options.environment = ProcessEnvironment();
+    for (const char* launcher : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) options.environment.erase(launcher);
+    options.launcher.forward_signals = false;
+    options.launcher.on_line = [this](std::size_t process, bool, std::string_view line) {
+      text[process] += std::string(line) + "\n";
+      if (line.starts_with("step ")) ++steps_seen[process];
+    };
+    job = std::make_unique<LocalJob>(options);
+  }
+
+  // Runs until process `number` has made `steps` steps.
+  Status RunTo(std::size_t number, int steps) {
+    return job->launcher().WaitUntil([this, number, steps] { return steps_seen[number] >= steps; },
+                                     std::chrono::seconds(30), "steps");
+  }
+  bool AllWorkersEnded() {
+    for (std::uint32_t rank = 0; rank < job->workers(); ++rank) {
+      if (job->launcher().process(job->worker_process(rank)).running) return false;
+    }
+    return true;
+  }
+  std::unique_ptr<LocalJob> job;
+  std::map<std::size_t, std::string> text;
+  std::map<std::size_t, int> steps_seen;
+};
+
+class Kill : public testing::TestWithParam<std::tuple<std::uint32_t, int>> {};  // servers, victim (-1: a server)
+
+TEST_P(Kill, EndsTheJobEverywhereNamingTheDead) {
+  const auto [servers, victim] = GetParam();
+  std::random_device device;
+  const unsigned seed = device();
+  RecordProperty("seed", std::to_string(seed));
+  std::mt19937 random(seed);
+  Job job(3, servers, 100000);
+  if (const Status started = job.job->Start(); !started.ok()) FAIL() << started.text();
+  const std::size_t dead = victim < 0 ? job.job->server_process(servers - 1)
+                                      : job.job->worker_process(static_cast<std::uint32_t>(victim));
+  ASSERT_TRUE(job.RunTo(job.job->worker_process(0), 2).ok()) << job.text[job.job->worker_process(0)];
+  usleep(static_cast<useconds_t>(random() % 20000));
+  const auto killed = std::chrono::steady_clock::now();
+  job.job->launcher().Signal(dead, SIGKILL);
+  while (!job.AllWorkersEnded() && std::chrono::steady_clock::now() - killed < std::chrono::seconds(20)) {
+    job.job->launcher().WaitAllEnded(std::chrono::milliseconds(20));
+  }
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - killed;
+  ASSERT_TRUE(job.AllWorkersEnded()) << "seed " << seed;
+  EXPECT_LT(took.count(), 10) << "the bound is 3 s (membership.dead), doubled and more for a busy machine";
+  const std::string name = victim < 0 ? "server " + std::to_string(servers - 1) : "rank " + std::to_string(victim);
+  for (std::uint32_t rank = 0; rank < 3; ++rank) {
+    const std::size_t process = job.job->worker_process(rank);
+    if (process == dead) continue;
+    const cli::ProcessState& state = job.job->launcher().process(process);
+    EXPECT_EQ(state.exit_code, 4) << state.Describe() << "\n" << job.text[process];
+    EXPECT_EQ(state.signal, 0) << state.Describe();
+    // The loss of the coordinator (the first server, or rank 0 without servers) is named as that.
+    const bool coordinator = victim < 0 ? servers == 1 : (servers == 0 && victim == 0);
+    EXPECT_NE(job.text[process].find(coordinator ? "coordinator" : name), std::string::npos)
+        << "rank " << rank << ":\n" << job.text[process];
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Members, Kill,
+                         testing::Values(std::tuple(0U, 2), std::tuple(0U, 0), std::tuple(2U, 1), std::tuple(2U, 0),
+                                         std::tuple(2U, -1), std::tuple(1U, -1)));
+
+TEST(Job, RunsToItsEndAndLeavesNothing) {
+  for (const std::uint32_t servers : {0U, 2U}) {
+    Job job(3, servers, 10, {"link.rate=10gbit", "link.nic=leave-nothing-" + std::to_string(getpid())});
+    if (const Status started = job.job->Start(); !started.ok()) FAIL() << started.text();
+    const Status status = job.job->Wait(std::chrono::seconds(30));
+    EXPECT_TRUE(status.ok()) << status.text() << job.text[servers];
+    for (std::uint32_t rank = 0; rank < 3; ++rank) EXPECT_EQ(job.steps_seen[job.job->worker_process(rank)], 10);
+  }
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    EXPECT_EQ(entry.path().string().find("leave-nothing-" + std::to_string(getpid())), std::string::npos) << entry.path();
+  }
+}
+
+TEST(Job, TerminatingEverythingLeavesNoProcess) {
+  Job job(3, 2, 100000);
+  if (const Status started = job.job->Start(); !started.ok()) FAIL() << started.text();
+  ASSERT_TRUE(job.RunTo(job.job->worker_process(2), 2).ok());
+  std::vector<pid_t> pids;
+  for (const auto& process : job.job->launcher().processes()) pids.push_back(process.pid);
+  job.job->launcher().SignalAll(SIGTERM);
+  job.job->launcher().WaitAllEnded(std::chrono::seconds(15));
+  const auto ended = [&] {
+    for (const auto& process : job.job->launcher().processes()) {
+      if (process.running) return false;
+    }
+    return true;
+  };
+  EXPECT_TRUE(ended());
+  for (std::uint32_t server = 0; server < 2; ++server) {
+    const auto& state = job.job->launcher().process(job.job->server_process(server));
+    EXPECT_EQ(state.exit_code, 0) << state.Describe() << job.text[server];
+  }
+  for (const pid_t pid : pids) EXPECT_NE(kill(pid, 0), 0) << pid;
+}
+
+// All TCP ports on which `pid` listens.
+std::vector<std::uint16_t> ListeningPorts(pid_t pid) {
+  std::map<std::string, bool> inodes;
+  std::error_code ignored;
+  for (const auto& fd : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd", ignored)) {
+    const std::string target = std::filesystem::read_symlink(fd, ignored).string();
+    if (target.starts_with("socket:[")) inodes[target.substr(8, target.size() - 9)] = true;
+  }
+  std::ifstream table("/proc/" + std::to_string(pid) + "/net/tcp");
+  std::string line;
+  std::vector<std::uint16_t> ports;
+  std::getline(table, line);
+  while (std::getline(table, line)) {
+    std::istringstream fields(line);
+    std::string slot, local, remote, state, queues, timer, retransmits, uid, timeout, inode;
+    fields >> slot >> local >> remote >> state >> queues >> timer >> retransmits >> uid >> timeout >> inode;
+    if (state == "0A" && inodes.contains(inode)) {
+      ports.push_back(static_cast<std::uint16_t>(std::stoul(local.substr(local.find(':') + 1), nullptr, 16)));
+    }
+  }
+  return ports;
+}
+
+void SendTo(std::uint16_t port, const std::string& bytes) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const timeval patience{1, 0};
+  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) {
+    (void)send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    char answer[256];
+    (void)recv(fd, answer, sizeof answer, 0);
+  }
+  close(fd);
+}
+
+class Garbage : public testing::TestWithParam<std::uint32_t> {};  // servers
+
+TEST_P(Garbage, OnEveryPortDoesNotDisturbTheJob) {
+  Job job(3, GetParam(), 400);
+  if (const Status started = job.job->Start(); !started.ok()) FAIL() << started.text();
+  ASSERT_TRUE(job.RunTo(job.job->worker_process(1), 2).ok());
+  std::mt19937 random(7);
+  std::string noise(5000, '\0');
+  for (char& c : noise) c = static_cast<char>(random());
+  // An honest magic with an enormous length, a fragment, an HTTP request, a pickle, noise.
+  const std::vector<std::string> messages = {std::string("TLLY\x01\x00\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", 16), "T",
+                                             "GET / HTTP/1.0\r\n\r\n", std::string("\x80\x04\x95\x00", 4), noise,
+                                             std::string(200000, '\xff')};
+  std::size_t ports = 0;
+  for (const auto& process : job.job->launcher().processes()) {
+    for (const std::uint16_t port : ListeningPorts(process.pid)) {
+      ++ports;
+      for (const std::string& message : messages) SendTo(port, message);
+    }
+  }
+  EXPECT_GE(ports, 3U) << "the job's listeners were not found";
+  const Status status = job.job->Wait(std::chrono::seconds(60));
+  std::string everything;
+  for (const auto& [process, lines] : job.text) everything += lines.substr(0, 2000);
+  EXPECT_TRUE(status.ok()) << status.text() << "\n" << everything;
+  for (std::uint32_t rank = 0; rank < 3; ++rank) EXPECT_EQ(job.steps_seen[job.job->worker_process(rank)], 400);
+}
+
+INSTANTIATE_TEST_SUITE_P(Servers, Garbage, testing::Values(0U, 2U));
+
+}  // namespace
+}  // namespace tally::test
