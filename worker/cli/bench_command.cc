@@ -4,6 +4,7 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <algorithm>
+#include <array>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -29,10 +30,29 @@ struct BenchOptions {
   double timeout_s = 300;
 };
 
-// Exact in fp32 for up to 64 ranks: differs by rank and by position.
-float Value(std::uint32_t rank, std::size_t j) {
-  return static_cast<float>(rank + 1) * static_cast<float>(static_cast<int>(7 * j % 251) - 125);
-}
+// Position- and rank-dependent integers whose sums are exact in fp32 for up to 64 ranks: (rank + 1) * ((7j mod 251) - 125).
+class Pattern {
+ public:
+  Pattern() {
+    for (std::size_t j = 0; j < kPeriod; ++j) values_[j] = static_cast<float>(static_cast<int>(7 * j % kPeriod) - 125);
+  }
+  void Fill(std::vector<float>& data, std::size_t shift, float factor) const {
+    for (std::size_t j = 0, p = shift % kPeriod; j < data.size(); ++j, p = p + 1 == kPeriod ? 0 : p + 1) {
+      data[j] = factor * values_[p];
+    }
+  }
+  std::uint64_t Wrong(const std::vector<float>& data, std::size_t shift, float factor) const {
+    std::uint64_t wrong = 0;
+    for (std::size_t j = 0, p = shift % kPeriod; j < data.size(); ++j, p = p + 1 == kPeriod ? 0 : p + 1) {
+      wrong += data[j] != factor * values_[p] ? 1U : 0U;
+    }
+    return wrong;
+  }
+
+ private:
+  static constexpr std::size_t kPeriod = 251;
+  std::array<float, kPeriod> values_;
+};
 
 // Busy seconds of the whole machine since boot (user, nice, system, irq, softirq), in ticks of 10 ms.
 double MachineBusySeconds() {
@@ -53,10 +73,11 @@ struct Measured {
 Result<Measured> Measure(Client& client, std::size_t count, const BenchOptions& options) {
   const std::uint32_t ranks = client.workers(), rank = client.rank().value;
   std::vector<float> data(count), times(std::size_t{options.iterations} * ranks, 0.0F);
+  const Pattern pattern;
   std::uint64_t wrong = 0;
-  double busy = 0, elapsed = 0;
+  double busy = 0;
   for (std::uint32_t i = 0; i < options.warmup + options.iterations; ++i) {
-    for (std::size_t j = 0; j < count; ++j) data[j] = Value(rank, j + i);
+    pattern.Fill(data, i, static_cast<float>(rank + 1));
     TALLY_RETURN_IF_ERROR(client.Barrier());
     const double busy_before = MachineBusySeconds();
     const auto begin = std::chrono::steady_clock::now();
@@ -64,11 +85,11 @@ Result<Measured> Measure(Client& client, std::size_t count, const BenchOptions& 
     const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begin;
     if (i >= options.warmup) {
       busy += MachineBusySeconds() - busy_before;
-      elapsed += took.count();
       times[std::size_t{i - options.warmup} * ranks + rank] = static_cast<float>(took.count());
     }
-    const float factor = static_cast<float>(ranks * (ranks + 1) / 2);
-    for (std::size_t j = 0; j < count; ++j) wrong += data[j] != factor * Value(0, j + i) ? 1U : 0U;
+    // Ranks that are done do not check while others are still being timed on the same cores.
+    TALLY_RETURN_IF_ERROR(client.Barrier());
+    wrong += pattern.Wrong(data, i, static_cast<float>(ranks * (ranks + 1) / 2));
   }
   TALLY_RETURN_IF_ERROR(client.AllReduce(times));
   std::vector<float> totals = {static_cast<float>(wrong)};
