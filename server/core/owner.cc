@@ -503,7 +503,7 @@ std::string Owner::Missing(std::size_t max_items) const {
     for (std::uint32_t p = 0; p < impl_->options_.workers; ++p) {
       if (impl_->Arrived(local, p)) continue;
       if (listed == max_items) {
-        text += ", …";
+        text += ", ...";
         break;
       }
       text += (listed++ == 0 ? "" : ", ") + Number(p);
