@@ -198,7 +198,8 @@ ZmqSocket::ZmqSocket(ZmqShared* shared, int type, Owner* owner)
     Set(socket_, ZMQ_RECONNECT_IVL, -1);  // a new connection is a new link, with a hello of its own
   }
   // A ROUTER says nothing about a peer's end, and a DEALER's silence looks the same: the monitor does.
-  const std::string at = "inproc://monitor-" + std::to_string(reinterpret_cast<std::uintptr_t>(this));
+  // ZeroMQ gives its name back some time after the socket has closed.
+  const std::string at = "inproc://monitor-" + std::to_string(shared->next_monitor++);
   TALLY_CHECK(zmq_socket_monitor(socket_, at.c_str(),
                                  ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED) == 0,
               zmq_strerror(errno));
@@ -392,10 +393,10 @@ void ZmqSocket::DispatchFromStranger(Arrived& arrived) {
   if (router()) {
     // Descriptors are reused: the end of the connection before must be known before this one has a link.
     OnMonitor();
-    if (const auto stranger = strangers_.find(descriptor); stranger != strangers_.end()) {
-      shared_->loop->Cancel(stranger->second.timer);
-      strangers_.erase(stranger);
-    }
+    const auto stranger = strangers_.find(descriptor);
+    if (stranger == strangers_.end()) return;  // turned away already, or the rest of a link that is gone
+    shared_->loop->Cancel(stranger->second.timer);
+    strangers_.erase(stranger);
   }
   FrameHeader header;
   const Status status = ReadFrame(arrived, kMaxHandshakeHeaderBytes, kMaxHandshakePayloadBytes, &header);

@@ -31,6 +31,7 @@ class ZmqShared {
   void* const context;
   OutFrames out;
   PartHolder parts;
+  std::uint64_t next_monitor = 0;  // a name for each socket's monitor
 
   // Releases of frames that are written, in order, not yet run.
   void Finish(ZmqLink* link, Release release) { finished_.push_back({link, release}); }
