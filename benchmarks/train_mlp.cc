@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "benchmarks/train_mlp_loop.h"
+#include "common/allocator.h"
 #include "common/config/launcher_variables.h"
 
 namespace tally::mlp {
@@ -88,6 +89,7 @@ Status Run(Options& options) {
 }
 
 int Main(int argc, char** argv) {
+  KeepLargeBlocks();
   Options options;
   CLI::App app("One worker of a data-parallel training job: Fashion-MNIST, a five-layer network, SGD with momentum.");
   app.add_option("--steps", options.train.steps, "Steps")->capture_default_str();
