@@ -234,7 +234,7 @@ class Receiver final : public LinkHandler, public Acceptor {
     link_->handler = this;
   }
   void OnFrame(Link& link, Frame& frame) override {
-    Require(frame.payload.size() == plan_.frame_bytes && frame.payload.back() != std::byte{0}, "frame");
+    Require(frame.payload.size() == plan_.frame_bytes && (frame.payload.front() & std::byte{1}) != std::byte{0}, "frame");
     ++frames_;
     if (frames_ == plan_.warm_frames) {
       outcome_->cpu_seconds = -CpuSeconds();
