@@ -111,7 +111,8 @@ std::vector<std::uint32_t> SendOrder(std::span<const std::uint32_t> slabs, Posit
   TALLY_CHECK(self.value < positions, "a position is below the number of positions");
   const auto key = [&](std::uint32_t u) {
     // Place of u within its stripe: w-1 first, w last.
-    const std::uint64_t place = (std::uint64_t{self.value} + 2 * std::uint64_t{positions} - 1 - u % positions) % positions;
+    const std::uint64_t n = positions;
+    const std::uint64_t place = (self.value + 2 * n - 1 - u % n) % n;
     return std::pair{u / positions, place};
   };
   std::vector<std::uint32_t> order(slabs.begin(), slabs.end());

@@ -1,5 +1,5 @@
 // One job at a time over seats: a seat per rank, a registered server per index. Every connection is in exactly one of
-// peers_ (has joined), departed_ (left or failed, still open; heard only to see it go) and closing_ (told to close).
+// peers (has joined), departed (left or failed, still open; heard only to see it go) and closing (told to close).
 #include "server/core/coordinator.h"
 
 #include <algorithm>
@@ -233,8 +233,8 @@ Status Coordinator::Impl::CheckWorker(const JoinMessage& join, TimePoint now) co
                     std::to_string(job->world()) + " (as " + first_who + " said)");
   }
   if (join.index >= join.world) {
-    return InvalidArgument(who + " is out of range: the job has " + std::to_string(join.world) + " workers, ranks 0 to " +
-                           std::to_string(join.world - 1));
+    return InvalidArgument(who + " is out of range: the job has " + std::to_string(join.world) +
+                           " workers, ranks 0 to " + std::to_string(join.world - 1));
   }
   if (first) return Status::Ok();
   if (const Seat& seat = job->seats[join.index]; seat.peer.has_value()) {
@@ -372,8 +372,8 @@ void Coordinator::Impl::OnPrepared(Peer& worker, const PreparedMessage& prepared
   }
   Group& group = job->groups[prepared.group.value - 1];
   const auto misfit = [&](const std::string& text) {
-    FailJob({StatusKind::kMismatch, Who(worker.join) + ", group " + group.name + ": " + text, true, Role::kWorker, rank},
-            0, now);
+    const std::string whole = Who(worker.join) + ", group " + group.name + ": " + text;
+    FailJob({StatusKind::kMismatch, whole, true, Role::kWorker, rank}, 0, now);
   };
   if (prepared.epoch != group.epoch) {
     return misfit("stale epoch " + std::to_string(prepared.epoch.value) + ", the group's is " +
@@ -562,8 +562,8 @@ void Coordinator::Impl::DropSilent(Nanos dead, TimePoint now) {
                                 Seconds(dead) + ")");
     const Peer* peer = FindPeer(connection);
     const std::string who = peer != nullptr ? Who(peer->join) : "this process";
-    Send(connection, FailureMessage{why.kind(), who + " is out of the job: " + why.text(), false, Role::kWorker, 0}, true);
-    // The first loss may have moved the others to departed_.
+    Send(connection, Failure(PeerLost(who + " is out of the job: " + why.text())), true);
+    // The first loss may have moved the others to departed.
     if (peer != nullptr) LosePeer(connection, why, now);
     departed.erase(connection);
   }

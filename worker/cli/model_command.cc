@@ -109,9 +109,9 @@ void PrintTable(const nlohmann::json& rows, Console& console) {
     return seconds.is_null() ? std::string("-") : HumanSeconds(seconds.get<double>());
   };
   for (const auto& row : rows) {
-    table.AddRow({std::to_string(row["workers"].get<std::uint32_t>()), std::to_string(row["servers"].get<std::uint32_t>()),
-                  time(row["ps_central_s"]), time(row["ps_sharded_s"]), time(row["ps_colocated_s"]), time(row["ring_s"]),
-                  time(row["direct_s"]), time(row["tree_s"]), time(row["hybrid_s"]),
+    table.AddRow({row["workers"].dump(), row["servers"].dump(), time(row["ps_central_s"]), time(row["ps_sharded_s"]),
+                  time(row["ps_colocated_s"]), time(row["ring_s"]), time(row["direct_s"]), time(row["tree_s"]),
+                  time(row["hybrid_s"]),
                   row["ps_over_ring"].is_null() ? "-" : Fixed(row["ps_over_ring"].get<double>(), 2)});
   }
   std::string text = table.Text();

@@ -117,7 +117,8 @@ TEST(Buckets, CloseBeforeTheCapInReverseOrder) {
 }
 
 TEST(Buckets, HoldOneTypeEach) {
-  const std::vector<TensorSpec> tensors = {Tensor("a", 1), Tensor("b", 1, DType::kFloat16), Tensor("c", 1, DType::kFloat16)};
+  const std::vector<TensorSpec> tensors = {Tensor("a", 1), Tensor("b", 1, DType::kFloat16),
+                                           Tensor("c", 1, DType::kFloat16)};
   const std::vector<std::vector<std::uint32_t>> expected = {{2, 1}, {0}};
   EXPECT_EQ(BucketsByCap(tensors, 1u << 20), expected);
 }
@@ -138,7 +139,9 @@ TEST(SendOrder, NeverSendsAllPositionsToOneOwnerAtOnce) {
   for (std::uint32_t u = 0; u < slabs.size(); ++u) slabs[u] = u;
   for (std::size_t turn = 0; turn < slabs.size(); ++turn) {
     std::set<std::uint32_t> owners;
-    for (std::uint32_t w = 0; w < kPositions; ++w) owners.insert(SendOrder(slabs, Position{w}, kPositions)[turn] % kPositions);
+    for (std::uint32_t w = 0; w < kPositions; ++w) {
+      owners.insert(SendOrder(slabs, Position{w}, kPositions)[turn] % kPositions);
+    }
     EXPECT_EQ(owners.size(), kPositions) << "turn " << turn;
   }
 }

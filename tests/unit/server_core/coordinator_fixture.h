@@ -14,7 +14,9 @@ inline std::string JobText(const std::string& mode, std::size_t servers, const s
   std::string text = "[aggregation]\nmode = \"" + mode + "\"\n";
   if (servers > 0) {
     text += "[servers]\naddresses = [";
-    for (std::size_t i = 0; i < servers; ++i) text += (i == 0 ? "\"" : ", \"") + ("tcp://h:" + std::to_string(70 + i)) + "\"";
+    for (std::size_t i = 0; i < servers; ++i) {
+      text += (i == 0 ? "\"" : ", \"") + ("tcp://h:" + std::to_string(70 + i)) + "\"";
+    }
     text += "]\n";
   }
   return text + more;

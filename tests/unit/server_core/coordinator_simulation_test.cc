@@ -126,14 +126,16 @@ class Simulation {
     if (agent.outgoing.empty() || agent.frozen) return;
     const ControlMessage message = std::move(agent.outgoing.front());
     agent.outgoing.pop_front();
-    if (const auto* prepared = std::get_if<PreparedMessage>(&message); prepared != nullptr && agent.job != 0 && !agent.over) {
+    const auto* prepared = std::get_if<PreparedMessage>(&message);
+    if (prepared != nullptr && agent.job != 0 && !agent.over) {
       prepared_[{agent.job, prepared->group.value, prepared->step.value}][agent.join.index].push_back(*prepared);
     }
     if (std::holds_alternative<DeclareMessage>(message) && agent.job != 0 && !agent.over) {
       declared_[agent.job].insert(agent.join.index);
       agent.declared = true;
     }
-    const bool farewell = std::holds_alternative<LeaveMessage>(message) || std::holds_alternative<FailureMessage>(message);
+    const bool farewell =
+        std::holds_alternative<LeaveMessage>(message) || std::holds_alternative<FailureMessage>(message);
     if (farewell && !agent.over) {
       agent.over = true;
       if (agent.job != 0 && agent.join.role == Role::kWorker) gone_[agent.job].insert(agent.join.index);
@@ -248,7 +250,9 @@ class Simulation {
     while (!agents_.empty()) Vanish(agents_.begin()->first);
     EXPECT_EQ(fixture_.coordinator.phase(), Coordinator::Phase::kIdle);
     for (std::uint32_t s = 0; s < servers_; ++s) fixture_.Say(++last_id_, CoordinatorFixture::ServerJoin(s));
-    for (std::uint32_t r = 0; r < world_; ++r) fixture_.Say(++last_id_, CoordinatorFixture::WorkerJoin(r, world_, text_));
+    for (std::uint32_t r = 0; r < world_; ++r) {
+      fixture_.Say(++last_id_, CoordinatorFixture::WorkerJoin(r, world_, text_));
+    }
     EXPECT_EQ(fixture_.coordinator.phase(), Coordinator::Phase::kRunning);
     EXPECT_GT(fixture_.Only<EpochMessage>(last_id_).epoch, last_epoch_);
   }

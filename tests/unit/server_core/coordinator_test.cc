@@ -274,7 +274,9 @@ struct Misfit {
 };
 
 TEST_F(CoordinatorTest, NamesEveryMisfitOnAllRanks) {  // C28, L06
-  const auto tensor = [](std::string n, std::uint64_t e, DType d = DType::kFloat32) { return Tensor(std::move(n), e, d); };
+  const auto tensor = [](const char* name, std::uint64_t elements, DType dtype = DType::kFloat32) {
+    return Tensor(name, elements, dtype);
+  };
   DeclareMessage first = Declare({tensor("k1", 100), tensor("k2", 20)});
   DeclareMessage with_buckets = first, twice = first, unknown_bucket = first;
   with_buckets.buckets = {{"k1", "k2"}};
@@ -338,7 +340,8 @@ TEST_F(CoordinatorTest, TellsWaitersWhoHasNotDeclared) {
   Forget();
   Say(101, Declare({Tensor("w", 1)}));
   Pass(seconds(6), {100, 101, 102});
-  EXPECT_EQ(Only<WaitingMessage>(101).text, "waiting for ranks 0 (hostA), 2 (hostC) of 3 to declare a group; have 1 (hostB)");
+  EXPECT_EQ(Only<WaitingMessage>(101).text,
+            "waiting for ranks 0 (hostA), 2 (hostC) of 3 to declare a group; have 1 (hostB)");
   EXPECT_TRUE(All<WaitingMessage>(100).empty());
 }
 
@@ -472,7 +475,8 @@ TEST_F(CoordinatorTest, WhoeverNeedsALeaverIsToldAtOnce) {  // L03: 11, 10 and 1
   Say(100, Prepared(layout, 11));  // waits already
   Say(101, LeaveMessage{"out of data"});
   EXPECT_EQ(Only<FailureMessage>(100).kind, StatusKind::kUnavailable);
-  EXPECT_THAT(Only<FailureMessage>(100).text, AllOf(HasSubstr("rank 1 left the job after step 10"), HasSubstr("step 11")));
+  EXPECT_THAT(Only<FailureMessage>(100).text,
+              AllOf(HasSubstr("rank 1 left the job after step 10"), HasSubstr("step 11")));
   EXPECT_TRUE(All<FailureMessage>(102).empty());
   Disconnect(100);
   EXPECT_TRUE(All<FailureMessage>(102).empty());
@@ -554,7 +558,8 @@ TEST_F(CoordinatorTest, ASilentWorkerIsLost) {
   EXPECT_TRUE(All<FailureMessage>(100).empty());
   Pass(seconds(2), {100, 101});
   EXPECT_EQ(Only<FailureMessage>(100).kind, StatusKind::kPeerLost);
-  EXPECT_THAT(Only<FailureMessage>(101).text, AllOf(HasSubstr("rank 2"), HasSubstr("nothing was heard"), HasSubstr("10.0 s")));
+  EXPECT_THAT(Only<FailureMessage>(101).text,
+              AllOf(HasSubstr("rank 2"), HasSubstr("nothing was heard"), HasSubstr("10.0 s")));
   EXPECT_TRUE(Closed(102));  // what it finds when it wakes up
   EXPECT_THAT(Only<FailureMessage>(102).text, HasSubstr("rank 2"));
 }

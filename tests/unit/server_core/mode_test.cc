@@ -13,7 +13,9 @@ Config With(Mode mode, std::size_t servers, const std::string& codec = "none") {
   Config config;
   config.aggregation.mode = mode;
   config.compression.codec = codec;
-  for (std::size_t i = 0; i < servers; ++i) config.servers.addresses.push_back("tcp://127.0.0.1:" + std::to_string(7070 + i));
+  for (std::size_t i = 0; i < servers; ++i) {
+    config.servers.addresses.push_back("tcp://127.0.0.1:" + std::to_string(7070 + i));
+  }
   return config;
 }
 
