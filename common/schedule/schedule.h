@@ -48,10 +48,11 @@ std::span<const ScheduleEntry> Schedules();
 // Errors: kInvalidArgument with the list of names.
 Result<const ScheduleEntry*> FindSchedule(std::string_view name);
 
-// Proves a schedule for N positions by running the programs of a whole stripe (every position once the owner) over links
-// that buffer a single frame each: every position ends with the sum of every contribution exactly once, added from left
-// to right in the order u+1, …, u where `ring_order` promises it; sends and receives pair up; nothing deadlocks; the
-// busiest link carries what the formula says. Errors: kInternal with schedule, positions, owner, position and fault.
+// Proves a schedule for N positions by running the programs of a whole stripe (every position once the owner) over
+// links that buffer a single frame each: every position ends with the sum of every contribution exactly once, added
+// from left to right in the order u+1, …, u where `ring_order` promises it; sends and receives pair up; nothing
+// deadlocks; the busiest link carries what the formula says. Errors: kInternal with schedule, positions, owner, position
+// and fault.
 struct VerifyReport {
   std::uint64_t messages = 0;
   std::uint64_t busiest_link_slabs = 0;
