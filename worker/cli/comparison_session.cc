@@ -56,6 +56,7 @@ void PrintResult(const Comparison& comparison, double seconds, Console& console,
   print("exposed ms: communication that the backward pass did not hide. MB/worker, MB/server: sent in a step.\n"
         "comm ms: a whole gradient exchanged with nothing beside it; model ms: the same by the closed-form model.\n");
   print(Verdict(comparison));
+  if (const std::string agreement = Agreement(comparison); !agreement.empty()) print(agreement);
   print(Provenance(comparison) + " " + Fixed(seconds, 0) + " s in all.");
 }
 

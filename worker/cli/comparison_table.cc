@@ -1,6 +1,7 @@
 #include "worker/cli/comparison_table.h"
 
 #include <algorithm>
+#include <map>
 
 namespace tally::cli {
 namespace {
@@ -96,6 +97,21 @@ std::string Verdict(const Comparison& comparison) {
   }
   if (plain == nullptr) return text + ". There " + Bottleneck(*winner) + ".";
   return text + ". Uncompressed, " + Bottleneck(*plain) + "; in the winner " + Bottleneck(*winner) + ".";
+}
+
+std::string Agreement(const Comparison& comparison) {
+  std::map<std::uint64_t, std::vector<std::string>> by_seed;
+  for (const Row& row : comparison.rows) {
+    if (row.setting.compression.codec == "none") by_seed[row.setting.seed].push_back(row.weights_sha256);
+  }
+  bool several = false, same = true;
+  for (const auto& [seed, hashes] : by_seed) {
+    several = several || hashes.size() > 1;
+    same = same && std::all_of(hashes.begin(), hashes.end(), [&](const auto& hash) { return hash == hashes.front(); });
+  }
+  if (!several) return "";
+  return same ? "Uncompressed, every pattern ended with the same weights, bit for bit."
+              : "Uncompressed, the patterns ended with different weights (deterministic sums would give the same).";
 }
 
 std::string Provenance(const Comparison& comparison) {

@@ -18,6 +18,10 @@ const Row* Winner(const Comparison& comparison);
 // was the bottleneck. Empty for a comparison of no rows.
 std::string Verdict(const Comparison& comparison);
 
+// Whether the uncompressed rows of one seed ended with the same weights, as deterministic sums must. Empty if there are
+// not two of them.
+std::string Agreement(const Comparison& comparison);
+
 // What the numbers can and cannot carry: emulated NICs, one machine.
 std::string Provenance(const Comparison& comparison);
 

@@ -217,7 +217,7 @@ std::string HtmlReport(const Comparison& comparison) {
       "medians over the steps after three for warming up. Exposed communication is the time for which a worker stood "
       "still.</p><p>The model counts bytes through the busiest NIC and 50 µs a message; it knows no CPU. Where measured "
       "lies far above it, workers and servers were competing for this machine's cores.</p><p>" +
-      EscapeHtml(Provenance(comparison)) + "</p>";
+      EscapeHtml(Provenance(comparison)) + "</p><p>" + EscapeHtml(Agreement(comparison)) + "</p>";
   html += Card("How to read this", "What the numbers can and cannot carry", method);
   html += "</div>\n" + RowTable(comparison);
   return html + "</main></body></html>\n";

@@ -210,6 +210,15 @@ TEST(Verdict, TheFastestThatLearnedWinsAndTheBottleneckIsNamed) {
   EXPECT_EQ(Verdict({}), "");
 }
 
+TEST(Agreement, IsAboutUncompressedRowsOfOneSeed) {
+  Comparison comparison = Several();
+  EXPECT_THAT(Agreement(comparison), HasSubstr("the same weights, bit for bit"));
+  comparison.rows[1].weights_sha256 = "cd34";
+  EXPECT_THAT(Agreement(comparison), HasSubstr("different weights"));
+  comparison.rows[1].setting.seed = 2;
+  EXPECT_EQ(Agreement(comparison), "");
+}
+
 TEST(ComparisonTable, HasARowForEachSetting) {
   const std::string text = ComparisonTable(Several()).Text();
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 6);
