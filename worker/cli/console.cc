@@ -53,7 +53,7 @@ int Console::Fail(const Status& status) {
   std::string text = status.ToString();
   if (text.find('\n') != std::string::npos) {  // a list: one fault a line, below the kind
     text = std::string(ToString(status.kind())) + ":\n" + status.text();
-    for (std::size_t at = text.find('\n'); at != std::string::npos; at = text.find('\n', at + 1)) text.insert(at + 1, "  ");
+    for (std::size_t at = 0; (at = text.find('\n', at)) != std::string::npos; at += 3) text.insert(at + 1, "  ");
   }
   Note(PaintError(Color::kRed, "tally: ") + text);
   return ExitCode(status.kind());

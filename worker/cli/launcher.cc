@@ -18,6 +18,7 @@
 #include <optional>
 
 #include "common/check.h"
+#include "common/transport/sockets.h"
 
 namespace tally::cli {
 namespace {
@@ -33,34 +34,14 @@ std::string SignalName(int signal) {
   return name != nullptr ? std::string("SIG") + name : "signal " + std::to_string(signal);
 }
 
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Descriptor() { Close(); }
-  void Close() {
-    if (fd_ >= 0) close(fd_);
-    fd_ = -1;
-  }
-  int get() const { return fd_; }
-
- private:
-  int fd_ = -1;
-};
-
 struct Pipe {
-  Descriptor read, write;
+  UniqueFd read, write;
 };
 
 Result<Pipe> MakePipe() {
   std::array<int, 2> ends{};
   if (pipe2(ends.data(), O_CLOEXEC) != 0) return Unavailable(Errno("pipe"));
-  return Pipe{Descriptor(ends[0]), Descriptor(ends[1])};
+  return Pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
 bool IsProgram(const std::string& path) {
@@ -95,14 +76,14 @@ std::vector<char*> Pointers(std::vector<std::string>& strings) {
 
 // One of a child's two output streams, cut into lines.
 struct Stream {
-  Descriptor fd;
+  UniqueFd fd;
   std::string partial;
 };
 
 struct Child {
   ProcessState state;
   TimePoint started;
-  Descriptor pidfd;
+  UniqueFd pidfd;
   std::array<Stream, 2> streams;
 };
 
@@ -121,7 +102,7 @@ struct Launcher::Impl {
   std::vector<std::unique_ptr<Child>> children;
   int first_failure = -1;
   int received_signal = 0;
-  Descriptor signal_fd;
+  UniqueFd signal_fd;
   sigset_t old_mask{};
 
   TimePoint Now() const { return std::chrono::steady_clock::now(); }
@@ -136,7 +117,7 @@ struct Launcher::Impl {
     sigaddset(&ours, SIGINT);
     sigaddset(&ours, SIGTERM);
     pthread_sigmask(SIG_BLOCK, &ours, &old_mask);
-    signal_fd = Descriptor(signalfd(-1, &ours, SFD_NONBLOCK | SFD_CLOEXEC));
+    signal_fd = UniqueFd(signalfd(-1, &ours, SFD_NONBLOCK | SFD_CLOEXEC));
   }
 
   void GiveSignalsBack() {
@@ -191,7 +172,7 @@ struct Launcher::Impl {
       _exit(127);
     }
     setpgid(pid, pid);  // the child does so too: whoever comes first; signals must never miss the group
-    failure.write.Close();
+    failure.write = UniqueFd();
     int error = 0;
     ssize_t got = 0;
     do got = read(failure.read.get(), &error, sizeof error);
@@ -203,7 +184,7 @@ struct Launcher::Impl {
     child->state.label = spec.label;
     child->state.pid = pid;
     child->started = Now();
-    child->pidfd = Descriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+    child->pidfd = UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
     for (std::size_t i = 0; i < 2; ++i) child->streams[i].fd = std::move(outputs[i].read);
     children.push_back(std::move(child));
     return children.size() - 1;
@@ -236,7 +217,7 @@ struct Launcher::Impl {
       }
       if (n < 0 && errno == EINTR) continue;
       if (n < 0 && errno == EAGAIN && !last) return;
-      from.fd.Close();
+      from.fd = UniqueFd();
       if (!from.partial.empty()) Emit(number, stream, "\n");
     }
   }
@@ -254,14 +235,16 @@ struct Launcher::Impl {
     int status = 0;
     rusage usage{};
     wait4(child.state.pid, &status, 0, &usage);
-    const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6; };
+    const auto seconds = [](const timeval& t) {
+      return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
+    };
     child.state.running = false;
     child.state.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
     child.state.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
     child.state.ran_for = Now() - child.started;
     child.state.cpu_s = seconds(usage.ru_utime) + seconds(usage.ru_stime);
     child.state.peak_rss_kb = static_cast<std::uint64_t>(usage.ru_maxrss);
-    child.pidfd.Close();
+    child.pidfd = UniqueFd();
     return child.state.failed();
   }
 

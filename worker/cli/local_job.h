@@ -1,5 +1,5 @@
 // LocalJob: a whole job on this machine: S tally-servers and N copies of a worker program, on loopback, with free ports
-// and the launcher variables that a worker reads (RANK, WORLD_SIZE, …, TALLY_*). Used by run, demo, compare and bench.
+// and the launcher variables that a worker reads (RANK, WORLD_SIZE, …, TALLY_*). For run, demo, compare and bench.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct LocalJobOptions {
   std::vector<std::string> worker_command;         // of every rank; tells itself apart by RANK
   std::string config_file;                         // the job's TOML file, for servers and workers; empty = none
   std::vector<std::string> overrides;              // "section.key=value", for servers and workers
-  std::vector<std::string> server_overrides;       // for servers only, e.g. "link.nic=server{index}"; {index} is replaced
+  std::vector<std::string> server_overrides;       // for servers only; {index} is replaced: "link.nic=s{index}"
   std::map<std::string, std::string> worker_environment_extra;  // added for workers; {rank} in a value is replaced
   std::map<std::string, std::string> environment;  // what children start from
   std::string work_directory;                      // for port files and server reports; empty = a fresh one, removed

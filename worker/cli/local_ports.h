@@ -4,8 +4,10 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #include "common/status.h"
+#include "common/transport/sockets.h"
 
 namespace tally::cli {
 
@@ -14,17 +16,13 @@ class LocalPorts {
   // Errors: kUnavailable (errno).
   static Result<LocalPorts> Reserve();
 
-  LocalPorts(LocalPorts&& other) noexcept;
-  LocalPorts& operator=(LocalPorts&&) = delete;
-  ~LocalPorts();
-
   std::uint16_t master() const { return master_; }
   std::uint16_t coordinator() const { return static_cast<std::uint16_t>(master_ + 1); }
 
  private:
-  LocalPorts(std::uint16_t master, int held) : master_(master), held_(held) {}
+  LocalPorts(std::uint16_t master, UniqueFd held) : master_(master), held_(std::move(held)) {}
   std::uint16_t master_;
-  int held_;
+  UniqueFd held_;
 };
 
 }  // namespace tally::cli

@@ -157,12 +157,14 @@ TEST(Launcher, TimeoutEndsAll) {
 TEST(Launcher, SignalsArePassedOn) {
   std::vector<std::string> lines;
   Launcher launcher(Lines(&lines));
-  const std::size_t child = Spawned(launcher, Shell("a", "trap 'echo got it; exit 0' INT; echo ready; while :; do sleep 0.05; done"));
+  const std::size_t child =
+      Spawned(launcher, Shell("a", "trap 'echo got it; exit 0' INT; echo ready; while :; do sleep 0.05; done"));
   ASSERT_TRUE(launcher.WaitUntil([&] { return !lines.empty(); }, kLong, "line").ok());
   kill(getpid(), SIGINT);
   const Status status = launcher.WaitFor({child}, kLong, "end");
   EXPECT_THAT(status.text(), HasSubstr("interrupted by SIGINT"));
   EXPECT_EQ(launcher.received_signal(), SIGINT);
+  EXPECT_EQ(lines.back(), "0o got it");
   EXPECT_FALSE(launcher.process(child).running);
 }
 

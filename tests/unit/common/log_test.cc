@@ -51,7 +51,8 @@ TEST_F(LogTest, Logfmt) {
 TEST_F(LogTest, Json) {
   const auto log = Make(LogFormat::kJson);
   log->SetContext({{"rank", 2}});
-  log->Error("a \"b\"\n", {{"n", 17u}, {"x", 0.5}, {"nan", std::nan("")}, {"s", std::string("\x01\xff")}, {"f", false}});
+  log->Error("a \"b\"\n",
+             {{"n", 17u}, {"x", 0.5}, {"nan", std::nan("")}, {"s", std::string("\x01\xff")}, {"f", false}});
   EXPECT_EQ(Written(),
             "{\"ts\":\"T\",\"level\":\"error\",\"msg\":\"a \\\"b\\\"\\n\",\"n\":17,\"x\":0.500000,\"nan\":\"nan\","
             "\"s\":\"\\u0001\\ufffd\",\"f\":false,\"rank\":2}\n");
