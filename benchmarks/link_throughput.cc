@@ -277,25 +277,23 @@ pid_t Fork(int result_fd, const Body& body) {
   std::_Exit(0);
 }
 
-struct Variant {
-  const char* label;
-  const char* transport;  // null = the plain loop
-  bool crc;
-};
-
-Outcome Run(const Variant& variant, const Plan& plan) {
+// `link`: "plain", or a transport's name, with "+crc" for checked payloads.
+Outcome Run(const std::string& link, const Plan& plan) {
+  const bool plain = link == "plain";
+  const bool crc = link.ends_with("+crc");
+  const std::string transport = link.substr(0, link.find('+'));
   int address[2];
   int results[2];
   Require(pipe(address) == 0 && pipe(results) == 0, "pipe");
   const pid_t receiver = Fork(results[1], [&](Outcome* outcome) {
-    if (variant.transport == nullptr) return PlainReceive(plan, address[1], outcome);
-    LinkReceive(variant.transport, variant.crc, plan, address[1], outcome);
+    if (plain) return PlainReceive(plan, address[1], outcome);
+    LinkReceive(transport, crc, plan, address[1], outcome);
   });
   char text[128] = {};
   const ssize_t bytes = read(address[0], text, sizeof text - 1);
   Require(bytes > 0, "address of the receiver");
   const pid_t sender = Fork(results[1], [&](Outcome* outcome) {
-    if (variant.transport != nullptr) return LinkSend(variant.transport, variant.crc, plan, text, outcome);
+    if (!plain) return LinkSend(transport, crc, plan, text, outcome);
     std::uint16_t port = 0;
     std::memcpy(&port, text, sizeof port);
     PlainSend(plan, port, outcome);
@@ -318,41 +316,39 @@ int Main(int argc, char** argv) {
   std::uint64_t megabytes = 1024;
   int rounds = 7;
   std::uint32_t socket_buffer_bytes = 0;
+  std::vector<std::string> links = {"plain", "tcp", "tcp+crc", "zmq", "zmq+crc"};
   CLI::App app("Throughput of one link over loopback");
   app.add_option("--kib", sizes, "frame sizes in KiB")->delimiter(',');
   app.add_option("--mib", megabytes, "MiB sent per sample")->capture_default_str();
   app.add_option("--rounds", rounds, "samples per variant")->capture_default_str();
   app.add_option("--socket-buffer", socket_buffer_bytes, "bytes, 0 = the system's choice")->capture_default_str();
+  app.add_option("--links", links, "which to compare; the first is the measure")->delimiter(',')->capture_default_str();
   CLI11_PARSE(app, argc, argv);
 
-  constexpr std::array kVariants = {
-      Variant{"plain", nullptr, false}, Variant{"tcp", "tcp", false},     Variant{"tcp+crc", "tcp", true},
-      Variant{"zmq", "zmq", false},     Variant{"zmq+crc", "zmq", true},
-  };
-  std::printf("%8s %-8s %22s %14s %9s\n", "frame", "link", "GB/s median (min max)", "CPU s/GB", "of plain");
+  std::printf("%8s %-8s %22s %14s %9s\n", "frame", "link", "GB/s median (min max)", "CPU s/GB", "of first");
   for (const std::size_t kib : sizes) {
     Plan plan;
     plan.frame_bytes = kib << 10;
     plan.warm_frames = std::max<std::uint64_t>(16, (std::uint64_t{128} << 20) / plan.frame_bytes);
     plan.frames = (megabytes << 20) / plan.frame_bytes;
     plan.socket_buffer_bytes = socket_buffer_bytes;
-    std::array<std::vector<double>, kVariants.size()> speed, cpu;
+    std::vector<std::vector<double>> speed(links.size()), cpu(links.size());
     const double gigabytes = 1e-9 * static_cast<double>(plan.frames * plan.frame_bytes);
     for (int round = 0; round < rounds; ++round) {
-      for (std::size_t v = 0; v < kVariants.size(); ++v) {
-        const Outcome outcome = Run(kVariants[v], plan);
+      for (std::size_t v = 0; v < links.size(); ++v) {
+        const Outcome outcome = Run(links[v], plan);
         speed[v].push_back(gigabytes / outcome.seconds);
         cpu[v].push_back(outcome.cpu_seconds / gigabytes);
       }
     }
-    double plain = 0;
-    for (std::size_t v = 0; v < kVariants.size(); ++v) {
+    double first = 0;
+    for (std::size_t v = 0; v < links.size(); ++v) {
       std::ranges::sort(speed[v]);
       std::ranges::sort(cpu[v]);
       const double median = speed[v][speed[v].size() / 2];
-      if (v == 0) plain = median;
-      std::printf("%5zu KiB %-8s %8.2f (%.2f %.2f) %14.3f %8.0f%%\n", kib, kVariants[v].label, median,
-                  speed[v].front(), speed[v].back(), cpu[v][cpu[v].size() / 2], 100 * median / plain);
+      if (v == 0) first = median;
+      std::printf("%5zu KiB %-8s %8.2f (%.2f %.2f) %14.3f %8.0f%%\n", kib, links[v].c_str(), median,
+                  speed[v].front(), speed[v].back(), cpu[v][cpu[v].size() / 2], 100 * median / first);
       std::fflush(stdout);
     }
   }
