@@ -16,7 +16,7 @@ namespace tally {
 
 inline constexpr std::uint8_t kCodecNone = 0;  // payload = the fp32 numbers themselves
 
-// How a slab's mean comes about (DESIGN §5): by the owner before encoding the reply, or by each receiver after decoding.
+// Who takes a slab's mean (DESIGN §5): the owner before encoding the reply, or each receiver after decoding.
 enum class DividedBy : std::uint8_t { kOwner, kReceiver };
 
 struct CodecTraits {
@@ -61,8 +61,8 @@ class Codec {
   // the field, expected and got.
   virtual Status Validate(std::span<const std::byte> payload, std::size_t n) const = 0;
   virtual void Decode(std::span<const std::byte> payload, std::size_t n, float* out) const = 0;
-  // acc[i] = acc[i] + decoded[i], same bits as Decode followed by AddInto, but that a sparse codec leaves elements alone
-  // that it does not carry (a -0 there stays; sums of decoded values hold none).
+  // acc[i] = acc[i] + decoded[i], same bits as Decode followed by AddInto, but that a sparse codec leaves elements
+  // alone that it does not carry (a -0 there stays; sums of decoded values hold none).
   virtual void DecodeAdd(std::span<const std::byte> payload, std::size_t n, float* acc) const = 0;
 };
 

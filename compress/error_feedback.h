@@ -34,7 +34,7 @@ class ErrorFeedback {
   std::span<const float> Residual(std::uint32_t tensor) const;
 
  private:
-  // `old` flips per tensor, so that a tensor's residual is one run; slabs of it that were not rewritten are copied over.
+  // `old` flips per tensor, so that a tensor's residual is one run; its slabs that were not rewritten are copied.
   struct TensorState {
     std::uint64_t start = 0;  // into both buffers, or kNone
     std::uint64_t elements = 0;

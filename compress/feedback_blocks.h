@@ -26,8 +26,8 @@ inline bool WeightAndAdd(const float* g, float w, const float* e, std::size_t n,
   return bad == 0;
 }
 
-// encode_block(p, first, count, decoded): encodes p[0..count), which is the slab's [first, first+count), and, if decoded
-// is not null, writes what receivers decode.
+// encode_block(p, first, count, decoded): encodes p[0..count), which is the slab's [first, first+count), and, if
+// decoded is not null, writes what receivers decode.
 template <typename EncodeBlock>
 bool EncodeBlocksWithFeedback(const float* g, float w, const float* e, float* e_out, std::size_t n,
                               const EncodeBlock& encode_block) {

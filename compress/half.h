@@ -1,5 +1,5 @@
-// The two 16-bit number formats: conversions by integer arithmetic and single IEEE operations, written so that compilers
-// vectorise the loops around them. Nearest even; finite values beyond the range saturate. Inputs are finite.
+// The two 16-bit number formats: conversions by integer arithmetic and single IEEE operations, written so that
+// compilers vectorise the loops around them. Nearest even; finite values beyond the range saturate. Inputs are finite.
 #pragma once
 
 #include <algorithm>
@@ -22,8 +22,7 @@ struct Half16 {
         std::min((magnitude + 0xFFFu + ((magnitude >> 13) & 1u) - (112u << 23)) >> 13, std::uint32_t{0x7BFF});
     // The spacing of fp32 in [0.5, 1) is that of fp16's denormals, so this addition rounds to it.
     const std::uint32_t small = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3F000000u;
-    const std::uint32_t code = magnitude < (113u << 23) ? small : normal;
-    return static_cast<std::uint16_t>((bits >> 16 & 0x8000u) | code);
+    return static_cast<std::uint16_t>((bits >> 16 & 0x8000u) | Select(magnitude < (113u << 23), small, normal));
   }
 
   static float ToFloat(std::uint16_t code) {
@@ -31,8 +30,14 @@ struct Half16 {
     const std::uint32_t normal = magnitude + (112u << 23);
     const auto small =
         std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude + (113u << 23)) - std::bit_cast<float>(113u << 23));
-    const std::uint32_t bits = (code & 0x7C00u) == 0 ? small : normal;
-    return std::bit_cast<float>(bits | (code & 0x8000u) << 16);
+    return std::bit_cast<float>(Select((code & 0x7C00u) == 0, small, normal) | (code & 0x8000u) << 16);
+  }
+
+ private:
+  // By masks: a branch around the floating-point operation would keep loops from being vectorised.
+  static std::uint32_t Select(bool first, std::uint32_t a, std::uint32_t b) {
+    const std::uint32_t mask = 0u - static_cast<std::uint32_t>(first);
+    return (a & mask) | (b & ~mask);
   }
 };
 

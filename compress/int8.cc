@@ -43,7 +43,9 @@ struct Pow2Scale {
     return FromByte(static_cast<std::uint32_t>(k + 127));
   }
   // p/scale; the reciprocal of a power of two is exact.
-  static float Multiplier(float scale) { return std::bit_cast<float>((254u << 23) - std::bit_cast<std::uint32_t>(scale)); }
+  static float Multiplier(float scale) {
+    return std::bit_cast<float>((254u << 23) - std::bit_cast<std::uint32_t>(scale));
+  }
   static float Quotient(float p, float multiplier) { return p * multiplier; }
 
   static void Store(float scale, std::byte* out) {
@@ -188,8 +190,8 @@ class Int8Codec final : public Codec {
     for (std::size_t i = 0; i < n; ++i) out[i] = static_cast<float>(codes[i]) * scale;
   }
 
-  static void EncodeBlock(const EncodeKey& key, const float* p, std::size_t first, std::size_t count, std::byte* payload,
-                          float* decoded) {
+  static void EncodeBlock(const EncodeKey& key, const float* p, std::size_t first, std::size_t count,
+                          std::byte* payload, float* decoded) {
     std::byte* block = payload + BlockStart(first);
     std::byte* bytes = block + Scale::kBytes;
     const float scale = Scale::Choose(LargestMagnitude(p, count), key.stochastic);

@@ -8,6 +8,7 @@
 
 #include "common/check.h"
 #include "compress/error_feedback.h"
+#include "server/core/owned_slabs.h"
 #include "server/core/owner_reply.h"
 
 namespace tally {
@@ -33,13 +34,8 @@ struct Held {
   std::uint32_t next = kNowhere;
 };
 
+// A slab in the open step.
 struct SlabState {
-  std::uint32_t number = 0;
-  Slab slab;
-  const Codec* codec = nullptr;
-  std::size_t encoded_bytes = 0;
-
-  // Of the open step.
   std::uint32_t added = 0;         // in deterministic mode also the place whose turn it is
   std::uint32_t held = kNowhere;   // list of Held, by place
   float* sum = nullptr;
@@ -53,8 +49,15 @@ struct SlabState {
 
 std::string Number(std::uint64_t n) { return std::to_string(n); }
 
-Status Wrong(std::string_view field, const std::string& expected, const std::string& got) {
-  return Corrupt("push: " + std::string(field) + ": expected " + expected + ", got " + got);
+// The total weight as it travels: the sum in double, rounded once.
+float TotalWeight(const SlabState& state) { return static_cast<float>(state.weight); }
+
+std::vector<bool> LossySlabs(bool error_feedback, const OwnedSlabs& owned) {
+  std::vector<bool> lossy(owned.size());
+  for (std::uint32_t local = 0; local < owned.size(); ++local) {
+    lossy[local] = error_feedback && owned[local].codec->traits().lossy;
+  }
+  return lossy;
 }
 
 }  // namespace
@@ -69,40 +72,40 @@ struct Owner::Impl {
   // Changes nothing.
   Status Validate(const Frame& frame);
   Status ValidateStep(const FrameHeader& header);
-  Status ValidateSlabs(const Frame& frame) const;
   Status ValidateHeldBytes(const FrameHeader& header) const;
 
-  void Take(SlabState& state, std::uint32_t position, Contribution contribution);
-  void Apply(SlabState& state, Contribution&& contribution);
+  // Slabs below are named by their local index.
+  void Take(std::uint32_t local, std::uint32_t position, Contribution contribution);
+  void Apply(std::uint32_t local, Contribution&& contribution);
   void Hold(SlabState& state, std::uint32_t place, Contribution&& contribution);
-  void ApplyHeld(SlabState& state);
-  void DropSum(SlabState& state);
+  Contribution TakeFirstHeld(SlabState& state);
+  void DropSum(std::uint32_t local);
   void Reply(const FrameHeader& push, std::vector<ReplyFrame>* replies);
-  bool EncodeReply(SlabState& state, std::byte* out);
-  ReplyFrame MakeReply(const SlabState& state) const;
+  bool EncodeReply(std::uint32_t local, std::byte* out);
+  ReplyFrame MakeReply(std::uint32_t local) const;
 
   bool Arrived(std::uint32_t local, std::uint32_t position) const {
     return (arrived_[local * arrived_words_ + position / 64] >> (position % 64) & 1u) != 0;
   }
   // Place of a position in the slab's order u+1, …, u (mod N).
-  std::uint32_t Place(const SlabState& state, std::uint32_t position) const {
+  std::uint32_t Place(std::uint32_t local, std::uint32_t position) const {
     const std::uint32_t n = options_.workers;
-    return (position + n - (state.number % n + 1) % n) % n;
+    return (position + n - (owned_[local].number % n + 1) % n) % n;
   }
   bool AllDone() const { return done_ == states_.size(); }
 
   const OwnerOptions options_;
   const Layout& layout_;
   BufferPool* const pool_;
+  const OwnedSlabs owned_;
   std::vector<SlabState> states_;
-  std::vector<std::uint32_t> local_of_;  // slab number -> index into states_, or kNowhere
-  std::vector<std::uint64_t> arrived_;   // per slab a bit per position
-  std::size_t arrived_words_ = 0;
-  std::vector<Held> held_;               // recycled through free_held_
+  std::vector<std::uint64_t> arrived_;  // per slab a bit per position
+  const std::size_t arrived_words_;
+  std::vector<Held> held_;              // recycled through free_held_
   std::uint32_t free_held_ = kNowhere;
   std::vector<std::uint32_t> completed_;  // by the frame at hand, local indices
 
-  Layout residual_layout_;  // a tensor of one slab for each slab owned here
+  const Layout residual_layout_;
   ErrorFeedback residual_;
   ReplyEncoder encoder_;
 
@@ -114,51 +117,18 @@ struct Owner::Impl {
   Stats stats_;
 };
 
-namespace {
-
-Layout OwnedLayout(const Layout& layout, std::span<const std::uint32_t> slabs) {
-  Layout owned;
-  owned.first_slab.push_back(0);
-  for (const std::uint32_t u : slabs) {
-    const auto local = static_cast<std::uint32_t>(owned.slabs.size());
-    owned.tensors.push_back({.name = {}, .elements = ElementCount(layout.slabs[u].elements)});
-    owned.slabs.push_back({.tensor = local, .offset = 0, .elements = layout.slabs[u].elements, .bucket = 0});
-    owned.first_slab.push_back(local + 1);
-  }
-  return owned;
-}
-
-std::vector<bool> LossySlabs(const OwnerOptions& options, const Layout& layout, std::span<const std::uint32_t> slabs,
-                             std::span<const Codec* const> tensor_codec) {
-  std::vector<bool> lossy;
-  for (const std::uint32_t u : slabs) {
-    lossy.push_back(options.error_feedback && tensor_codec[layout.slabs[u].tensor]->traits().lossy);
-  }
-  return lossy;
-}
-
-}  // namespace
-
 Owner::Impl::Impl(const OwnerOptions& options, const Layout& layout, std::span<const std::uint32_t> slabs,
                   std::span<const Codec* const> tensor_codec, BufferPool* pool)
     : options_(options),
       layout_(layout),
       pool_(pool),
-      local_of_(layout.slabs.size(), kNowhere),
+      owned_(layout, slabs, tensor_codec),
+      states_(slabs.size()),
       arrived_words_((options.workers + 63) / 64),
-      residual_layout_(OwnedLayout(layout, slabs)),
-      residual_(residual_layout_, LossySlabs(options, layout, slabs, tensor_codec)),
+      residual_layout_(owned_.AsTensors()),
+      residual_(residual_layout_, LossySlabs(options.error_feedback, owned_)),
       step_(options.first_step.value) {
   TALLY_CHECK(options.workers >= 1, "an owner needs workers");
-  states_.resize(slabs.size());
-  for (std::uint32_t local = 0; local < slabs.size(); ++local) {
-    SlabState& state = states_[local];
-    state.number = slabs[local];
-    state.slab = layout.slabs[state.number];
-    state.codec = tensor_codec[state.slab.tensor];
-    state.encoded_bytes = state.codec->EncodedBytes(state.slab.elements);
-    local_of_[state.number] = local;
-  }
   arrived_.resize(states_.size() * arrived_words_);
   completed_.reserve(states_.size());
 }
@@ -171,55 +141,18 @@ Status Owner::Impl::ValidateStep(const FrameHeader& header) {
                            " are accepted");
   }
   const std::uint16_t verdict = header.flags & kVerdictFlags;
-  if (verdict == kVerdictFlags) return Wrong("flags", "one verdict of the step before", "both");
+  if (verdict == kVerdictFlags) return WrongPush("flags", "one verdict of the step before", "both");
   if (step == step_) {
-    if (verdict != 0 && previous_committed_.has_value() && *previous_committed_ != (verdict == kFlagPreviousCommitted)) {
-      return Wrong("flags", *previous_committed_ ? "previous step committed" : "previous step skipped", "the opposite");
+    const bool committed = verdict == kFlagPreviousCommitted;
+    if (verdict != 0 && previous_committed_.has_value() && *previous_committed_ != committed) {
+      return WrongPush("verdict of the step before", committed ? "skipped" : "committed", "the opposite");
     }
     return Status::Ok();
   }
-  if (verdict == 0) return Wrong("flags", "the verdict of step " + Number(step_), "none");
+  if (verdict == 0) return WrongPush("flags", "the verdict of step " + Number(step_), "none");
   if (!AllDone()) {
-    return Wrong("step", Number(step_) + ", of which " + Number(states_.size() - done_) + " slabs are unfinished",
+    return WrongPush("step", Number(step_) + ", of which " + Number(states_.size() - done_) + " slabs are unfinished",
                  Number(step));
-  }
-  return Status::Ok();
-}
-
-Status Owner::Impl::ValidateSlabs(const Frame& frame) const {
-  const FrameHeader& header = frame.header;
-  const bool non_finite = (header.flags & kFlagNonFinite) != 0;
-  if (header.slabs.empty()) return Wrong("slabs", "at least one", "none");
-  if (non_finite && header.slabs.size() != 1) {
-    return Wrong("slabs of a non-finite frame", "one", Number(header.slabs.size()));
-  }
-  std::uint64_t bytes = 0;
-  for (std::size_t i = 0; i < header.slabs.size(); ++i) {
-    const std::uint32_t u = header.slabs[i];
-    if (i > 0 && u <= header.slabs[i - 1]) {
-      return Wrong("slab numbers", "above " + Number(header.slabs[i - 1]), Number(u));
-    }
-    if (u >= local_of_.size() || local_of_[u] == kNowhere) return Wrong("slab", "one owned here", Number(u));
-    const SlabState& state = states_[local_of_[u]];
-    if (state.slab.bucket != header.bucket.value) {
-      return Wrong("bucket of slab " + Number(u), Number(state.slab.bucket), Number(header.bucket.value));
-    }
-    if (state.codec->id() != header.codec) {
-      return Wrong("codec of slab " + Number(u), Number(state.codec->id()), Number(header.codec));
-    }
-    bytes += state.encoded_bytes;
-  }
-  if (non_finite) bytes = 0;
-  if (frame.payload.size() != bytes) {
-    return Wrong("payload", Number(bytes) + " bytes", Number(frame.payload.size()));
-  }
-  if (non_finite) return Status::Ok();
-  std::span<const std::byte> rest = frame.payload;
-  for (const std::uint32_t u : header.slabs) {
-    const SlabState& state = states_[local_of_[u]];
-    const Status valid = state.codec->Validate(rest.first(state.encoded_bytes), state.slab.elements);
-    if (!valid.ok()) return valid.WithContext("push: slab " + Number(u));
-    rest = rest.subspan(state.encoded_bytes);
   }
   return Status::Ok();
 }
@@ -231,37 +164,43 @@ Status Owner::Impl::ValidateHeldBytes(const FrameHeader& header) const {
   const bool opens_step = header.step.value != step_;
   std::uint64_t bytes = opens_step ? 0 : stats_.held_bytes;
   for (const std::uint32_t u : header.slabs) {
-    const std::uint32_t local = local_of_[u];
-    const SlabState& state = states_[local];
-    const bool duplicate = !opens_step && Arrived(local, header.position);
-    if (!duplicate && Place(state, header.position) != (opens_step ? 0 : state.added)) bytes += state.encoded_bytes;
+    const std::uint32_t local = owned_.Local(u);
+    if (!opens_step && Arrived(local, header.position)) continue;
+    const std::uint32_t turn = opens_step ? 0 : states_[local].added;
+    if (Place(local, header.position) != turn) bytes += owned_[local].encoded_bytes;
   }
   if (bytes <= options_.held_bytes_cap) return Status::Ok();
-  return Wrong("early arrivals", "at most " + Number(options_.held_bytes_cap) + " bytes of credit", Number(bytes));
+  return WrongPush("early arrivals", "at most " + Number(options_.held_bytes_cap) + " bytes of credit", Number(bytes));
 }
 
 Status Owner::Impl::Validate(const Frame& frame) {
   const FrameHeader& header = frame.header;
   if (header.kind != FrameKind::kPush || header.role != Role::kWorker) {
-    return Wrong("kind", "a push of a worker", "kind " + Number(static_cast<unsigned>(header.kind)));
+    return WrongPush("kind", "a push of a worker", "kind " + Number(static_cast<unsigned>(header.kind)));
   }
-  if (header.job_hash != options_.job_hash) return Wrong("job", Number(options_.job_hash), Number(header.job_hash));
-  if (header.group != options_.group) return Wrong("group", Number(options_.group.value), Number(header.group.value));
+  if (header.job_hash != options_.job_hash) return WrongPush("job", Number(options_.job_hash), Number(header.job_hash));
+  if (header.group != options_.group) {
+    return WrongPush("group", Number(options_.group.value), Number(header.group.value));
+  }
   if (header.epoch != options_.epoch) {
     return Mismatch("push of epoch " + Number(header.epoch.value) + ", current is " + Number(options_.epoch.value));
   }
   if (header.position >= options_.workers) {
-    return Wrong("position", "below " + Number(options_.workers), Number(header.position));
+    return WrongPush("position", "below " + Number(options_.workers), Number(header.position));
   }
-  if ((header.flags & ~(kFlagNonFinite | kVerdictFlags)) != 0) return Wrong("flags", "known ones", Number(header.flags));
-  if (header.codec_version != 0) return Wrong("codec version", "0", Number(header.codec_version));
-  if (!header.contributors.empty()) return Wrong("contributors", "none in a push", Number(header.contributors.size()));
+  if ((header.flags & ~(kFlagNonFinite | kVerdictFlags)) != 0) {
+    return WrongPush("flags", "known ones", Number(header.flags));
+  }
+  if (header.codec_version != 0) return WrongPush("codec version", "0", Number(header.codec_version));
+  if (!header.contributors.empty()) {
+    return WrongPush("contributors", "none in a push", Number(header.contributors.size()));
+  }
   if (!(header.weight >= 0 && header.weight <= static_cast<double>(std::numeric_limits<float>::max())) ||
       static_cast<double>(static_cast<float>(header.weight)) != header.weight) {
-    return Wrong("weight", "an fp32 number from 0", std::to_string(header.weight));
+    return WrongPush("weight", "an fp32 number from 0", std::to_string(header.weight));
   }
   TALLY_RETURN_IF_ERROR(ValidateStep(header));
-  TALLY_RETURN_IF_ERROR(ValidateSlabs(frame));
+  TALLY_RETURN_IF_ERROR(owned_.Check(frame));
   return ValidateHeldBytes(header);
 }
 
@@ -278,56 +217,57 @@ Status Owner::Impl::OnPush(Frame& frame, std::vector<ReplyFrame>* replies) {
   const bool whole_frame = header.slabs.size() == 1;
   std::span<std::byte> rest = frame.payload;
   for (const std::uint32_t u : header.slabs) {
-    const std::uint32_t local = local_of_[u];
-    SlabState& state = states_[local];
-    const std::span<std::byte> payload = rest.first(non_finite ? 0 : state.encoded_bytes);
+    const std::uint32_t local = owned_.Local(u);
+    const std::span<std::byte> payload = rest.first(non_finite ? 0 : owned_[local].encoded_bytes);
     rest = rest.subspan(payload.size());
     if (Arrived(local, header.position)) {
       ++stats_.duplicates;
-      if (state.done) {
-        ReplyFrame& again = replies->emplace_back(MakeReply(state));
+      if (states_[local].done) {
+        ReplyFrame& again = replies->emplace_back(MakeReply(local));
         again.only_one = true;
         again.only = Position(header.position);
       }
       continue;
     }
     arrived_[local * arrived_words_ + header.position / 64] |= std::uint64_t{1} << (header.position % 64);
-    Contribution contribution{payload, whole_frame ? std::move(frame.hold) : frame.hold, header.weight, non_finite,
-                              whole_frame};
-    Take(state, header.position, std::move(contribution));
-    if (state.added == options_.workers) completed_.push_back(local);
+    BufferRef hold = whole_frame ? std::move(frame.hold) : frame.hold;
+    Take(local, header.position, {payload, std::move(hold), header.weight, non_finite, whole_frame});
+    if (states_[local].added == options_.workers) completed_.push_back(local);
   }
   Reply(header, replies);
   return Status::Ok();
 }
 
-void Owner::Impl::Take(SlabState& state, std::uint32_t position, Contribution contribution) {
-  const std::uint32_t place = options_.deterministic ? Place(state, position) : state.added;
+void Owner::Impl::Take(std::uint32_t local, std::uint32_t position, Contribution contribution) {
+  SlabState& state = states_[local];
+  const std::uint32_t place = options_.deterministic ? Place(local, position) : state.added;
   if (place != state.added) {
     Hold(state, place, std::move(contribution));
     return;
   }
-  Apply(state, std::move(contribution));
-  ApplyHeld(state);
+  Apply(local, std::move(contribution));
+  while (state.held != kNowhere && held_[state.held].place == state.added) Apply(local, TakeFirstHeld(state));
 }
 
-void Owner::Impl::Apply(SlabState& state, Contribution&& contribution) {
+void Owner::Impl::Apply(std::uint32_t local, Contribution&& contribution) {
+  SlabState& state = states_[local];
   state.weight += contribution.weight;
   ++state.added;
   if (contribution.non_finite) {
     state.non_finite = true;
-    DropSum(state);
+    DropSum(local);
   }
   if (state.non_finite) return;
-  const std::size_t n = state.slab.elements;
+  const Codec& codec = *owned_[local].codec;
+  const std::size_t n = owned_[local].slab.elements;
   if (state.sum != nullptr) {
-    state.codec->DecodeAdd(contribution.payload, n, state.sum);
+    codec.DecodeAdd(contribution.payload, n, state.sum);
     return;
   }
   stats_.accumulator_bytes += n * sizeof(float);
   // Bytes that nobody else needs become the accumulator where they lie.
   const auto address = reinterpret_cast<std::uintptr_t>(contribution.payload.data());
-  if (state.codec->id() == kCodecNone && contribution.whole_frame && contribution.hold.unique() &&
+  if (codec.id() == kCodecNone && contribution.whole_frame && contribution.hold.unique() &&
       address % alignof(float) == 0) {
     state.sum = reinterpret_cast<float*>(contribution.payload.data());
     state.sum_hold = std::move(contribution.hold);
@@ -335,7 +275,7 @@ void Owner::Impl::Apply(SlabState& state, Contribution&& contribution) {
   }
   state.sum_hold = pool_->Get(n * sizeof(float));
   state.sum = reinterpret_cast<float*>(state.sum_hold.data());
-  state.codec->Decode(contribution.payload, n, state.sum);
+  codec.Decode(contribution.payload, n, state.sum);
 }
 
 void Owner::Impl::Hold(SlabState& state, std::uint32_t place, Contribution&& contribution) {
@@ -355,52 +295,55 @@ void Owner::Impl::Hold(SlabState& state, std::uint32_t place, Contribution&& con
   held_[index].next = std::exchange(*link, index);
 }
 
-void Owner::Impl::ApplyHeld(SlabState& state) {
-  while (state.held != kNowhere && held_[state.held].place == state.added) {
-    const std::uint32_t index = state.held;
-    Held& held = held_[index];
-    stats_.held_bytes -= held.contribution.payload.size();
-    Apply(state, std::move(held.contribution));
-    held.contribution = {};
-    state.held = std::exchange(held.next, std::exchange(free_held_, index));
-  }
+Contribution Owner::Impl::TakeFirstHeld(SlabState& state) {
+  const std::uint32_t index = state.held;
+  Held& held = held_[index];
+  stats_.held_bytes -= held.contribution.payload.size();
+  state.held = std::exchange(held.next, free_held_);
+  free_held_ = index;
+  return std::exchange(held.contribution, {});
 }
 
-void Owner::Impl::DropSum(SlabState& state) {
+void Owner::Impl::DropSum(std::uint32_t local) {
+  SlabState& state = states_[local];
   if (state.sum == nullptr) return;
-  stats_.accumulator_bytes -= state.slab.elements * sizeof(float);
+  stats_.accumulator_bytes -= owned_[local].slab.elements * sizeof(float);
   state.sum = nullptr;
   state.sum_hold.Reset();
 }
 
-bool Owner::Impl::EncodeReply(SlabState& state, std::byte* out) {
+bool Owner::Impl::EncodeReply(std::uint32_t local, std::byte* out) {
+  const SlabState& state = states_[local];
   if (state.non_finite) return false;
-  const Slab& owned = residual_layout_.slabs[local_of_[state.number]];
+  const OwnedSlab& owned = owned_[local];
   const EncodeKey key{.seed = options_.seed,
-                      .tensor = state.slab.tensor,
+                      .tensor = owned.slab.tensor,
                       .step = step_,
                       .position = kReplyPosition,
-                      .offset = state.slab.offset,
+                      .offset = owned.slab.offset,
                       .stochastic = options_.stochastic};
-  return encoder_.Encode(*state.codec, key, state.sum, state.slab.elements, static_cast<float>(state.weight),
-                         residual_.Old(owned), residual_.Next(owned), out);
+  const Slab& residual = residual_layout_.slabs[local];
+  return encoder_.Encode(*owned.codec, key, state.sum, owned.slab.elements, TotalWeight(state), residual_.Old(residual),
+                         residual_.Next(residual), out);
 }
 
-ReplyFrame Owner::Impl::MakeReply(const SlabState& state) const {
+ReplyFrame Owner::Impl::MakeReply(std::uint32_t local) const {
+  const SlabState& state = states_[local];
+  const OwnedSlab& owned = owned_[local];
   ReplyFrame reply;
   FrameHeader& header = reply.header;
   header.job_hash = options_.job_hash;
   header.epoch = options_.epoch;
   header.group = options_.group;
   header.step = StepId(step_);
-  header.bucket = BucketId(state.slab.bucket);
+  header.bucket = BucketId(owned.slab.bucket);
   header.position = options_.index;
   header.role = options_.role;
   header.kind = FrameKind::kReply;
-  header.codec = state.codec->id();
+  header.codec = owned.codec->id();
   header.flags = state.non_finite ? kFlagNonFinite : 0;
-  header.weight = static_cast<double>(static_cast<float>(state.weight));
-  header.slabs.push_back(state.number);
+  header.weight = static_cast<double>(TotalWeight(state));
+  header.slabs.push_back(owned.number);
   reply.payload = state.result;
   reply.hold = state.result_hold;
   return reply;
@@ -412,15 +355,16 @@ void Owner::Impl::Reply(const FrameHeader& push, std::vector<ReplyFrame>* replie
   if (completed_.empty()) return;
   const bool in_place = completed_.size() == 1 && push.codec == kCodecNone;
   std::size_t room = 0;
-  for (const std::uint32_t local : completed_) room += states_[local].encoded_bytes;
+  for (const std::uint32_t local : completed_) room += owned_[local].encoded_bytes;
   BufferRef buffer;
   if (!in_place) buffer = pool_->Get(room);
   std::size_t used = 0;
   std::optional<std::size_t> open;  // the frame in `replies` that the next slab may join
   for (const std::uint32_t local : completed_) {
     SlabState& state = states_[local];
+    const std::size_t bytes = owned_[local].encoded_bytes;
     std::byte* out = in_place ? reinterpret_cast<std::byte*>(state.sum) : buffer.data() + used;
-    const bool finite = EncodeReply(state, out);
+    const bool finite = EncodeReply(local, out);
     state.done = true;
     ++done_;
     ++stats_.slabs_done;
@@ -428,22 +372,22 @@ void Owner::Impl::Reply(const FrameHeader& push, std::vector<ReplyFrame>* replie
       state.non_finite = true;
       step_non_finite_ = true;
       ++stats_.non_finite_slabs;
-      DropSum(state);
-      replies->push_back(MakeReply(state));
+      DropSum(local);
+      replies->push_back(MakeReply(local));
       continue;
     }
-    state.result = {out, state.encoded_bytes};
+    state.result = {out, bytes};
     state.result_hold = in_place ? state.sum_hold : buffer;
-    if (!in_place) DropSum(state);
-    used += state.encoded_bytes;
-    if (open && (*replies)[*open].header.weight == static_cast<double>(static_cast<float>(state.weight))) {
+    if (!in_place) DropSum(local);
+    used += bytes;
+    if (open && (*replies)[*open].header.weight == static_cast<double>(TotalWeight(state))) {
       ReplyFrame& frame = (*replies)[*open];
-      frame.header.slabs.push_back(state.number);
-      frame.payload = {frame.payload.data(), frame.payload.size() + state.encoded_bytes};
+      frame.header.slabs.push_back(owned_[local].number);
+      frame.payload = {frame.payload.data(), frame.payload.size() + bytes};
       continue;
     }
     open = replies->size();
-    replies->push_back(MakeReply(state));
+    replies->push_back(MakeReply(local));
   }
 }
 
@@ -454,15 +398,10 @@ void Owner::Impl::EndStep(bool commit) {
   } else {
     residual_.Drop();
   }
-  for (SlabState& state : states_) {
-    DropSum(state);
-    while (state.held != kNowhere) {
-      Held& held = held_[state.held];
-      stats_.held_bytes -= held.contribution.payload.size();
-      held.contribution = {};
-      const std::uint32_t index = std::exchange(state.held, held.next);
-      held.next = std::exchange(free_held_, index);
-    }
+  for (std::uint32_t local = 0; local < owned_.size(); ++local) {
+    DropSum(local);
+    SlabState& state = states_[local];
+    while (state.held != kNowhere) (void)TakeFirstHeld(state);
     state.result = {};
     state.result_hold.Reset();
     state.added = 0;
@@ -494,11 +433,12 @@ std::string Owner::Missing(std::size_t max_items) const {
   std::string text;
   std::size_t items = 0;
   for (std::uint32_t local = 0; local < impl_->states_.size(); ++local) {
-    const SlabState& state = impl_->states_[local];
-    if (state.done) continue;
+    if (impl_->states_[local].done) continue;
     if (++items > max_items) continue;
     if (!text.empty()) text += "; ";
-    text += "slab " + Number(state.number) + " (" + impl_->layout_.tensors[state.slab.tensor].name + ") misses positions ";
+    const OwnedSlab& owned = impl_->owned_[local];
+    text += "slab " + Number(owned.number) + " (" + impl_->layout_.tensors[owned.slab.tensor].name +
+            ") misses positions ";
     std::size_t listed = 0;
     for (std::uint32_t p = 0; p < impl_->options_.workers; ++p) {
       if (impl_->Arrived(local, p)) continue;
@@ -517,9 +457,9 @@ const Owner::Stats& Owner::stats() const { return impl_->stats_; }
 double Owner::ResidualL1() const { return impl_->residual_.L1(); }
 
 std::span<const float> Owner::Residual(SlabId slab) const {
-  const auto& local_of = impl_->local_of_;
-  if (slab.value >= local_of.size() || local_of[slab.value] == kNowhere) return {};
-  return impl_->residual_.Residual(local_of[slab.value]);
+  const std::uint32_t local = impl_->owned_.Local(slab.value);
+  if (local == OwnedSlabs::kNotHere) return {};
+  return impl_->residual_.Residual(local);
 }
 
 }  // namespace tally

@@ -1,7 +1,7 @@
 // Owner: sums the slabs of one group that one member owns, wherever that member lives (tally-server or a worker).
 // Pure: frames in, reply frames out; no I/O, no clock. Thread: one at a time.
-// Invariants: each (step, slab, position) counts once; only the current and the next step are accepted; in deterministic
-// mode slab u is added in position order u+1, …, u (mod N), early arrivals are held (bounded by the senders' credit).
+// Invariants: each (step, slab, position) counts once; only the current and the next step are accepted; in
+// deterministic mode slab u is added in position order u+1, …, u (mod N), early arrivals are held (bounded by the senders' credit).
 #pragma once
 
 #include <cstdint>
@@ -52,9 +52,10 @@ class Owner {
         std::span<const Codec* const> tensor_codec, BufferPool* pool);
   ~Owner();
 
-  // Takes a push (its hold keeps the payload alive; may move from `frame`, may keep frame.hold). Slabs completed by it are appended to `replies`, one
-  // frame per push that completes something (flagged slabs alone, with empty payload). A duplicate of a finished slab
-  // appends its reply again, for that sender only.
+  // Takes a push (its hold keeps the payload alive; may move from `frame`, may keep frame.hold). Slabs completed by it
+  // are appended to `replies`, one frame per push that completes something (flagged slabs alone, with empty payload,
+  // and apart those whose weights rounded to another total). A duplicate of a finished slab appends its reply again,
+  // for that sender only.
   // Errors, with nothing changed: kCorrupt (a field, a length, a slab not owned, values that do not validate) means the
   // sender broke the protocol; kMismatch (epoch); kInvalidArgument (step outside the window: a stale frame to drop).
   Status OnPush(Frame& frame, std::vector<ReplyFrame>* replies);

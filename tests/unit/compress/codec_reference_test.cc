@@ -74,9 +74,10 @@ void CheckHalf(int lowest_exponent, int highest_exponent) {
   }
   std::mt19937 random(3);
   const auto draw = [&random] { return static_cast<std::uint32_t>(random()); };
+  const auto span_of_exponents = static_cast<std::uint32_t>(highest_exponent - lowest_exponent);
   const std::uint32_t half_step = Half::kInfinity == 0x7F80 ? 0x8000u : 0x1000u;
   for (int i = 0; i < 200'000; ++i) {
-    const int exponent = lowest_exponent + static_cast<int>(draw() % static_cast<unsigned>(highest_exponent - lowest_exponent));
+    const int exponent = lowest_exponent + static_cast<int>(draw() % span_of_exponents);
     std::uint32_t fraction = draw() & 0x7FFFFFu;
     // A third of them are halfway cases or next to one.
     if (i % 3 == 0) fraction = ((fraction & ~0xFFFFu) | half_step) + draw() % 3 - 1u;
@@ -132,7 +133,8 @@ std::vector<std::byte> ReferenceInt8(const std::vector<float>& p) {
       continue;
     }
     const int exponent = std::ilogb(largest);
-    const auto fraction = static_cast<std::uint32_t>(std::ldexp(static_cast<double>(largest), 23 - exponent)) & 0x7FFFFFu;
+    const double shifted = std::ldexp(static_cast<double>(largest), 23 - exponent);
+    const std::uint32_t fraction = static_cast<std::uint32_t>(shifted) & 0x7FFFFFu;
     const int k = std::min(121, std::max(-126, exponent - 6 + (fraction >= 0x7F0000u ? 1 : 0)));
     out.push_back(static_cast<std::byte>(k + 127));
     for (std::size_t i = first; i < end; ++i) {
@@ -145,7 +147,9 @@ std::vector<std::byte> ReferenceInt8(const std::vector<float>& p) {
 
 TEST(Int8Reference, BytesFollowTheFormula) {
   const auto codec = Make("int8");
-  for (const NamedSlab& slab : AdversarialSlabs()) EXPECT_EQ(Encode(*codec, slab.values), ReferenceInt8(slab.values)) << slab.name;
+  for (const NamedSlab& slab : AdversarialSlabs()) {
+    EXPECT_EQ(Encode(*codec, slab.values), ReferenceInt8(slab.values)) << slab.name;
+  }
   for (std::uint32_t seed = 0; seed < 20; ++seed) {
     std::vector<float> p = RandomSlab(1000 + seed * 37, seed);
     for (float& x : p) x = std::ldexp(x, static_cast<int>(seed) * 12 - 110);
@@ -199,7 +203,7 @@ TEST(Int8Reference, RefusesWhatNoEncoderWrites) {
   EXPECT_TRUE(pow2->Validate(std::vector<std::byte>{std::byte{248}, std::byte{127}}, 1).ok());
   EXPECT_FALSE(pow2->Validate(std::vector<std::byte>{std::byte{249}, std::byte{1}}, 1).ok());
   EXPECT_FALSE(pow2->Validate(std::vector<std::byte>{std::byte{100}, std::byte{0x80}}, 1).ok());
-  EXPECT_FALSE(pow2->Validate(std::vector<std::byte>{std::byte{0}, std::byte{1}}, 1).ok()) << "a zero block's codes are 0";
+  EXPECT_FALSE(pow2->Validate(std::vector<std::byte>{std::byte{0}, std::byte{1}}, 1).ok()) << "of a zero block";
   EXPECT_TRUE(pow2->Validate(std::vector<std::byte>{std::byte{0}, std::byte{0}}, 1).ok());
   const auto absmax = Make("int8", With(&Config::Compression::scale, "absmax"));
   const auto with_scale = [&](float s, int code) {
@@ -306,7 +310,9 @@ TEST(TopkReference, KeepsTheLargestTiesByIndex) {
 
 // C07: one meaning of ratio, checked by the bytes.
 TEST(TopkReference, RatioMeansAFractionKeptRoundedUp) {
-  const auto kept = [](std::size_t n, double ratio) { return Make("topk", With(&Config::Compression::ratio, ratio))->EncodedBytes(n) / 6; };
+  const auto kept = [](std::size_t n, double ratio) {
+    return Make("topk", With(&Config::Compression::ratio, ratio))->EncodedBytes(n) / 6;
+  };
   for (const std::size_t n : {1u, 2u, 3u, 10u, 999u, 65536u}) {
     for (const double ratio : {0.001, 0.01, 0.5, 1.0}) {
       const auto ppm = static_cast<std::size_t>(std::llround(ratio * 1e6));
@@ -435,7 +441,8 @@ TEST(FloatMode, EncodersNeitherDependOnTheCallersModeNorChangeIt) {
     ASSERT_TRUE(codec->EncodeWithFeedback(c.Key(), p.data(), 1.0f, nullptr, rest.data(), 3000, out.data()));
     for (const int rounding : {FE_TONEAREST, FE_UPWARD, FE_TOWARDZERO}) {
       std::fesetround(rounding);
-      const bool encoded = codec->EncodeWithFeedback(c.Key(), p.data(), 1.0f, nullptr, again.data(), 3000, out_again.data());
+      const bool encoded =
+          codec->EncodeWithFeedback(c.Key(), p.data(), 1.0f, nullptr, again.data(), 3000, out_again.data());
       codec->Encode(c.Key(), p.data(), 3000, out_again.data(), nullptr);
       const int after = std::fegetround();
       std::fesetround(FE_TONEAREST);

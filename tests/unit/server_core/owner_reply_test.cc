@@ -35,7 +35,9 @@ TEST(OwnerReply, WeightsAddInDoubleAndRoundOnce) {
   OwnerWorld world(3, {{"a", 4}});
   // In fp32 each 2^-24 would be lost beside 1; together they make the next number.
   const double weights[] = {1.0, 0x1p-24, 0x1p-24};
-  for (const std::uint32_t p : {0u, 1u, 2u}) ASSERT_TRUE(world.Send(world.Push(p, {0}, Constant, 0, 0, weights[p])).ok());
+  for (const std::uint32_t p : {0u, 1u, 2u}) {
+    ASSERT_TRUE(world.Send(world.Push(p, {0}, Constant, 0, 0, weights[p])).ok());
+  }
   EXPECT_EQ(world.Replies().at(0).weight, 1.0 + 0x1p-23);
 }
 
@@ -51,8 +53,9 @@ std::vector<float> Mean(const OwnerWorld& world, std::uint32_t slab, const Owner
 TEST(OwnerReply, EveryCodecFollowsItsDefinition) {
   Config::Compression compression;
   compression.ratio = 0.3;
-  OwnerWorld world(3, {{"none", 700}, {"int8", 700, "int8"}, {"fp16", 700, "fp16"}, {"topk", 700, "topk"}, {"bf16", 700, "bf16"}},
-                   {}, compression);
+  const std::vector<TestTensor> tensors = {
+      {"a", 700}, {"b", 700, "int8"}, {"c", 700, "fp16"}, {"d", 700, "topk"}, {"e", 700, "bf16"}};
+  OwnerWorld world(3, tensors, {}, compression);
   ASSERT_EQ(world.all.size(), 5u);
   std::vector<std::vector<float>> e(5, std::vector<float>(700, 0.0f));
   for (std::uint64_t step = 0; step < 6; ++step) {
@@ -235,14 +238,15 @@ TEST(OwnerReply, NoWeightGivesZerosAndKeepsWhatCame) {
   }
   // A void sum stays void without weight.
   OwnerWorld world(1, {{"a", 3}});
-  ASSERT_TRUE(world.Send(world.Push(0, {0}, [](auto...) { return std::numeric_limits<float>::infinity(); }, 0, 0, 0)).ok());
+  const auto infinite = [](auto...) { return std::numeric_limits<float>::infinity(); };
+  ASSERT_TRUE(world.Send(world.Push(0, {0}, infinite, 0, 0, 0)).ok());
   EXPECT_TRUE(world.Replies().at(0).non_finite);
 }
 
 TEST(OwnerReply, SlabsWhoseWeightsRoundedDifferentlyTravelApart) {
   OwnerWorld world(4, {{"a", 16384}});
   ASSERT_EQ(world.all.size(), 4u);
-  // Slab 3 adds the small ones first, which lifts the sum above halfway between two fp32 numbers; elsewhere they vanish.
+  // Slab 3 adds the small ones first, which lifts the sum above halfway between two fp32 numbers; else they vanish.
   const double weights[] = {2.0, 2.0, 0x1p30, 0x1p54};
   for (const std::uint32_t p : {0u, 1u, 2u, 3u}) {
     ASSERT_TRUE(world.Send(world.Push(p, world.all, Constant, 0, 0, weights[p])).ok());
@@ -280,7 +284,8 @@ double RunningError(const TwoWay& test, bool owner_feedback, int rounds) {
       const std::vector<float> g = world.Values(p, 0, test.value);
       Frame frame = world.Push(p, {0}, test.value, static_cast<std::uint64_t>(round));
       std::vector<float> next(n);
-      EXPECT_TRUE(world.codec(0).EncodeWithFeedback({}, g.data(), 1.0f, e[p].data(), next.data(), n, frame.payload.data()));
+      EXPECT_TRUE(
+          world.codec(0).EncodeWithFeedback({}, g.data(), 1.0f, e[p].data(), next.data(), n, frame.payload.data()));
       e[p] = next;
       EXPECT_TRUE(world.Send(std::move(frame)).ok());
     }
@@ -298,7 +303,7 @@ TEST(OwnerReply, TwoWayCompressionTendsToTheMean) {
       {"bf16", 0.01, 1, [](std::uint32_t p, auto...) { return p == 0 ? 256.0f : 1.0f; }, {128.5}},
       {"fp16", 0.01, 1, [](std::uint32_t p, auto...) { return p == 0 ? 2048.0f : 0.5f; }, {1024.25}},
       // Each push is exact; the sum's scale swallows the second element.
-      {"int8", 0.01, 2, [](std::uint32_t p, std::uint32_t, std::size_t i) { return i == 0 ? 120.0f : p == 0 ? 1.0f : -0.0f; },
+      {"int8", 0.01, 2, [](std::uint32_t p, auto, std::size_t i) { return i == 0 ? 120.0f : p == 0 ? 1.0f : 0.0f; },
        {120.0, 0.5}},
       // The two workers' largest elements collide at the owner.
       {"topk", 0.5, 2, [](std::uint32_t p, std::uint32_t, std::size_t i) { return p == i ? 5.0f : 1.0f; }, {3.0, 3.0}},

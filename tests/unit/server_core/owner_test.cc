@@ -17,9 +17,9 @@ std::vector<float> Divided(std::vector<float> sum, float weight) {
 }
 
 // Every position sends every slab, one per frame, in this order of arrival.
-void SendAll(OwnerWorld& world, const std::vector<std::uint32_t>& arrival, const ValueOf& value, std::uint64_t step = 0) {
+void SendAll(OwnerWorld& world, const std::vector<std::uint32_t>& arrival, const ValueOf& value) {
   for (const std::uint32_t p : arrival) {
-    for (const std::uint32_t u : world.all) ASSERT_TRUE(world.Send(world.Push(p, {u}, value, step)).ok());
+    for (const std::uint32_t u : world.all) ASSERT_TRUE(world.Send(world.Push(p, {u}, value)).ok());
   }
 }
 
@@ -52,7 +52,8 @@ TEST_P(OwnerByWorkers, MeansAreExactForAnyArrival) {
       ASSERT_EQ(replies.size(), world.all.size());
       for (const auto& [u, reply] : replies) {
         EXPECT_EQ(reply.weight, workers);
-        EXPECT_EQ(reply.values, Divided(world.OrderedSum(u, world.SlabOrder(u), IntegerValue), static_cast<float>(workers)));
+        const std::vector<float> sum = world.OrderedSum(u, world.SlabOrder(u), IntegerValue);
+        EXPECT_EQ(reply.values, Divided(sum, static_cast<float>(workers)));
       }
       EXPECT_EQ(world.owner->stats().held_bytes, 0u);
     }
@@ -84,7 +85,6 @@ TEST_P(OwnerByWorkers, OtherwiseSumsFollowTheArrival) {
   }
 }
 
-// A set bit of a bitmap and a long list of held parts.
 INSTANTIATE_TEST_SUITE_P(Workers, OwnerByWorkers, testing::Values(1u, 2u, 3u, 4u, 7u));
 
 TEST(OwnerTest, OrderMattersInTheDataOfTheseTests) {
@@ -170,7 +170,9 @@ TEST(OwnerTest, SumsInPlaceWhereTheBytesAreItsOwn) {
 TEST(OwnerTest, TakesMisalignedPayloads) {
   OwnerWorld world(3, kTensors);
   for (const std::uint32_t p : {0u, 2u, 1u}) {
-    for (const std::uint32_t u : world.all) ASSERT_TRUE(world.Send(world.Push(p, {u}, OrderedValue, 0, 0, 1, true)).ok());
+    for (const std::uint32_t u : world.all) {
+      ASSERT_TRUE(world.Send(world.Push(p, {u}, OrderedValue, 0, 0, 1, true)).ok());
+    }
   }
   for (const auto& [u, reply] : world.Replies()) {
     EXPECT_TRUE(SameBits(reply.values, Divided(world.OrderedSum(u, world.SlabOrder(u), OrderedValue), 3.0f)));
@@ -396,13 +398,14 @@ TEST(OwnerTest, SurvivesRandomFrames) {
     const std::uint32_t u = some(static_cast<std::uint32_t>(world.all.size()));
     Frame frame = world.Push(some(4), {u}, IntegerValue, step + some(2));
     for (std::uint32_t change = some(3); change > 0; --change) {
+      const auto bytes = static_cast<std::uint32_t>(frame.payload.size());
       switch (some(6)) {
         case 0: frame.header.slabs.push_back(some(9)); break;
         case 1: frame.header.flags = static_cast<std::uint16_t>(some(16)); break;
         case 2: frame.header.codec = static_cast<std::uint8_t>(some(6)); break;
         case 3: frame.header.weight = static_cast<double>(some(5)) - 1.0; break;
-        case 4: frame.payload[some(static_cast<std::uint32_t>(frame.payload.size()))] = static_cast<std::byte>(some(256)); break;
-        default: frame.payload = frame.payload.first(some(static_cast<std::uint32_t>(frame.payload.size()) + 1)); break;
+        case 4: frame.payload[some(bytes)] = static_cast<std::byte>(some(256)); break;
+        default: frame.payload = frame.payload.first(some(bytes + 1)); break;
       }
       if (frame.payload.empty()) break;
     }

@@ -66,8 +66,8 @@ class OwnerWorld {
   }
 
   // A push of these slabs. `misaligned` shifts the payload by one byte within its buffer.
-  Frame Push(std::uint32_t position, const std::vector<std::uint32_t>& slabs, const ValueOf& value, std::uint64_t step = 0,
-             std::uint16_t flags = 0, double weight = 1, bool misaligned = false) {
+  Frame Push(std::uint32_t position, const std::vector<std::uint32_t>& slabs, const ValueOf& value,
+             std::uint64_t step = 0, std::uint16_t flags = 0, double weight = 1, bool misaligned = false) {
     Frame frame;
     frame.header.job_hash = options_.job_hash;
     frame.header.epoch = options_.epoch;
@@ -128,7 +128,8 @@ class OwnerWorld {
   }
 
   // Sum in the slab's order, in fp32, and the weights in double.
-  std::vector<float> OrderedSum(std::uint32_t slab, const std::vector<std::uint32_t>& order, const ValueOf& value) const {
+  std::vector<float> OrderedSum(std::uint32_t slab, const std::vector<std::uint32_t>& order,
+                                const ValueOf& value) const {
     std::vector<float> sum = Values(order.front(), slab, value);
     for (std::size_t k = 1; k < order.size(); ++k) {
       const std::vector<float> next = Values(order[k], slab, value);
