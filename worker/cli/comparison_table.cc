@@ -49,7 +49,7 @@ std::string Load(const BusiestNic& nic) {
 std::string Bottleneck(const Row& row) {
   const BusiestNic nic = FindBusiestNic(row);
   if (nic.busy >= kNicIsTheLimit) return "the bottleneck was " + Load(nic);
-  return "no NIC was the bottleneck but the CPU; the busiest was " + Load(nic);
+  return "the CPU was the bottleneck, no NIC: the busiest was " + Load(nic);
 }
 
 }  // namespace

@@ -140,9 +140,9 @@ std::string RowTable(const Comparison& comparison) {
   double best = 0;
   for (const Row& row : comparison.rows) best = std::max(best, row.test_accuracy);
   std::string html = "<section class=\"card wide\"><h2>All numbers</h2><table><tr>";
-  for (const char* title : {"Pattern", "Codec", "Seed", "NICs", "Samples/s", "Step ms", "Exposed ms", "Share",
-                            "Sent/worker MB", "Received/server MB", "Comm ms", "Model ms", "CPU s", "Loss", "Accuracy",
-                            "To target s"}) {
+  for (const char* title : {"Pattern", "Codec", "Seed", "NICs", "Samples per s", "Step ms", "Exposed ms", "Share",
+                            "Worker MB sent", "Server MB received", "Comm ms", "Model ms", "CPU s", "Loss", "Accuracy",
+                            "Target after s"}) {
     html += std::string("<th>") + title + "</th>";
   }
   html += "</tr>\n";

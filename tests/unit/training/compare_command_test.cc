@@ -1,0 +1,92 @@
+// tally compare from its arguments to its JSON: a short training through servers and through a ring, as processes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "benchmarks/mlp/data.h"
+#include "worker/cli/command.h"
+
+namespace tally::cli {
+namespace {
+
+using testing::HasSubstr;
+
+struct Ran {
+  int exit_code = 0;
+  std::string out, err;
+};
+
+Ran Tally(const std::vector<std::string>& arguments, const std::string& program = TALLY_PROGRAM) {
+  CommandContext context;
+  context.environment = {{"PATH", "/usr/bin:/bin"}};
+  context.program = program;
+  context.version = "1.2.3";
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  Ran ran;
+  ran.exit_code = RunTally(arguments, context);
+  ran.out = testing::internal::GetCapturedStdout();
+  ran.err = testing::internal::GetCapturedStderr();
+  return ran;
+}
+
+TEST(CompareCommand, TrainsThroughServersAndARingWithTheSameBits) {
+  const std::string pictures = std::string(mlp::kFashionMnistFolder) + "/train-images-idx3-ubyte.gz";
+  if (!std::filesystem::exists(pictures)) GTEST_SKIP() << "Debian's package dataset-fashion-mnist is not installed";
+  const std::string report = testing::TempDir() + "tally_compare_" + std::to_string(getpid()) + ".html";
+  const Ran ran = Tally({"compare", "--modes", "ps,ring", "--codecs", "none", "--workers", "3", "--servers", "2",
+                         "--steps", "6", "--rate", "1gbit", "--json", "-", "--report", report});
+  ASSERT_EQ(ran.exit_code, 0) << ran.err;
+  const nlohmann::json json = nlohmann::json::parse(ran.out);
+  ASSERT_EQ(json.at("rows").size(), 2u);
+  const nlohmann::json &ps = json.at("rows")[0], &ring = json.at("rows")[1];
+  EXPECT_EQ(ps.at("exchange"), "owners");
+  EXPECT_EQ(ring.at("schedule"), "ring");
+  EXPECT_EQ(ps.at("weights_sha256"), ring.at("weights_sha256"));
+  EXPECT_EQ(ps.at("test_accuracy"), ring.at("test_accuracy"));
+  EXPECT_EQ(ps.at("nics"), 5);
+  // A worker sends its whole gradient to the servers; in the ring 2 (N-1)/N of it.
+  constexpr double kGradient = 4 * 374410;
+  EXPECT_NEAR(ps.at("worker_sent_bytes_per_step").get<double>(), kGradient, 0.05 * kGradient);
+  EXPECT_NEAR(ring.at("worker_sent_bytes_per_step").get<double>(), 4.0 / 3 * kGradient, 0.05 * kGradient);
+  EXPECT_NEAR(ps.at("server_received_bytes_per_step").get<double>(), 1.5 * kGradient, 0.15 * kGradient);
+  EXPECT_THAT(ran.err, HasSubstr("bit for bit"));
+  EXPECT_THAT(ran.err, HasSubstr("emulated"));
+
+  std::ostringstream html;
+  html << std::ifstream(report).rdbuf();
+  EXPECT_THAT(html.str(), HasSubstr("ring · none"));
+  std::filesystem::remove(report);
+}
+
+TEST(CompareCommand, RefusesWhatItCannotDo) {
+  const Ran dry_run = Tally({"compare", "--dry-run", "2", "--", "python3", "train.py"});
+  EXPECT_EQ(dry_run.exit_code, 2);
+  EXPECT_THAT(dry_run.err, HasSubstr("later version"));
+  for (const std::vector<std::string>& wrong : std::vector<std::vector<std::string>>{
+           {"compare", "--modes", "star"},
+           {"compare", "--codecs", "zip"},
+           {"compare", "--rate", "fast"},
+           {"compare", "--steps", "0"},
+           {"compare", "--ps-placement", "colocated", "--workers", "2", "--servers", "3"},
+           {"compare", "--set", "compression.rat=0.1"}}) {
+    const Ran ran = Tally(wrong);
+    EXPECT_EQ(ran.exit_code, 2) << wrong[1] << " " << wrong[2];
+    EXPECT_EQ(ran.out, "");
+    EXPECT_NE(ran.err, "");
+  }
+}
+
+TEST(CompareCommand, NamesAProgramThatIsNotThere) {
+  const Ran ran = Tally({"demo"}, "/nonexistent/bin/tally");
+  EXPECT_EQ(ran.exit_code, 1);
+  EXPECT_THAT(ran.err, HasSubstr("/nonexistent/bin/tally-server"));
+}
+
+}  // namespace
+}  // namespace tally::cli
