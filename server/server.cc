@@ -94,7 +94,7 @@ Status Server::Begin() {
                            control_transport_->Listen(config_.server.listen, self, signpost_.get()));
   }
 
-  links_ = std::make_unique<DataLinks>(&loop_, this);
+  links_ = std::make_unique<DataLinks>(&loop_, this, config_.link.egress_bytes);
   const std::string host = config_.server.data_bind.empty()
                                ? (where.host.find(':') == std::string::npos ? where.host : "[" + where.host + "]")
                                : config_.server.data_bind;
@@ -161,7 +161,8 @@ void Server::OnEpoch(EpochMessage message) {
                               ? config_.server.memory_cap_bytes
                               : static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) *
                                     static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)) / 2;
-  host.link_to = [this](Position p, std::uint32_t key) { return links_->Pick({Role::kWorker, p.value}, key); };
+  host.send = [this](Position p, std::uint32_t key, const FrameHeader& header, std::span<const std::byte> payload,
+                     BufferRef hold) { links_->Send({Role::kWorker, p.value}, key, header, payload, std::move(hold)); };
   owner_host_ = std::make_unique<OwnerHost>(host, &pool_);
   running_ = true;
   logger_->Info("job begins", {{"job", job_name_}, {"workers", workers}, {"epoch", message.epoch.value}});

@@ -112,7 +112,7 @@ Status Engine::Begin() {
   }
   loaded_.config.coordinator.address = coordinator;
 
-  links_ = std::make_unique<DataLinks>(&loop_, this);
+  links_ = std::make_unique<DataLinks>(&loop_, this, c.link.egress_bytes);
   links_->on_change = [this] { CheckJoined(); };
   links_->on_error = [this](const Status& why) { Fail(why); };
   if (workers_ > 1 && (exchange_ == ExchangeKind::kSchedule || worker_shares_)) {
@@ -213,7 +213,8 @@ void Engine::OnEpoch(EpochMessage message) {
   host.job_hash = epoch_.job_hash;
   host.incarnation = incarnation_;
   host.workers = workers_;
-  host.link_to = [this](Position p, std::uint32_t key) { return links_->Pick({Role::kWorker, p.value}, key); };
+  host.send = [this](Position p, std::uint32_t key, const FrameHeader& header, std::span<const std::byte> payload,
+                     BufferRef hold) { links_->Send({Role::kWorker, p.value}, key, header, payload, std::move(hold)); };
   host.has_local = true;
   host.local = self;
   host.deliver_local = [this](Frame& frame) {
@@ -346,17 +347,31 @@ void Engine::OnClosed(Link& link, const Status& why) {
   links_->Remove(link);
   if (failed_ || leaving_) return;
   logger_->Debug(text);
-  // The coordinator says who died, if somebody did. If it stays silent and we are in the middle of something that needs
-  // the link, that is the error.
-  loop_.After(loaded_.config.membership.heartbeat * 2, [this, text] {
-    if (failed_ || leaving_) return;
-    for (const auto& [id, group] : groups_) {
-      if (group->in_flight()) {
-        Fail(PeerLost(text + "; " + group->Describe()));
-        return;
-      }
+  WatchSteps(PeerLost(text));
+}
+
+void Engine::OnPeerLeft(const std::string& who) { WatchSteps(Unavailable(who)); }
+
+// A link closed or a rank left. If somebody died, the coordinator says so; if nothing needs that peer any more, all is
+// well; but a step that stands still for two checks needs it, and then the suspicion is the error.
+void Engine::WatchSteps(const Status& suspicion) {
+  const bool watching = !suspicion_.ok();
+  if (!watching || suspicion.kind() == StatusKind::kUnavailable) suspicion_ = suspicion;
+  if (!watching) CheckSteps();
+}
+
+void Engine::CheckSteps() {
+  if (failed_ || leaving_) return;
+  for (const auto& [id, group] : groups_) {
+    const auto before = watched_steps_.find(id);
+    if (group->in_flight() && before != watched_steps_.end() && before->second == group->step()) {
+      Fail(suspicion_);
+      return;
     }
-  });
+    watched_steps_.erase(id);
+    if (group->in_flight()) watched_steps_[id] = group->step();
+  }
+  loop_.After(loaded_.config.membership.heartbeat * 2, [this] { CheckSteps(); });
 }
 
 Status Engine::Send(OwnerRef to, std::uint32_t key, const FrameHeader& header, std::span<const std::byte> payload,
@@ -366,10 +381,7 @@ Status Engine::Send(OwnerRef to, std::uint32_t key, const FrameHeader& header, s
     Frame frame{header, {const_cast<std::byte*>(payload.data()), payload.size()}, std::move(hold)};
     return owner_host_->OnPush(frame);
   }
-  Link* link = links_->Pick(to, key);
-  // Without a link the peer is gone: the membership says so within its bound, with a better reason than we have here.
-  if (link == nullptr) return Status::Ok();
-  (void)link->Send(header, payload, std::move(hold).IntoRelease());
+  links_->Send(to, key, header, payload, std::move(hold));
   return Status::Ok();
 }
 

@@ -56,6 +56,7 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   void OnLayout(LayoutMessage message) override;
   void OnVerdict(const VerdictMessage& verdict) override;
   void OnJobFailed(const Status& why) override;
+  void OnPeerLeft(const std::string& who) override;
   Status Send(OwnerRef to, std::uint32_t key, const FrameHeader& header, std::span<const std::byte> payload,
               BufferRef hold) override;
   void Prepared(const PreparedMessage& message) override;
@@ -81,6 +82,8 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   bool Deliver(Frame& frame);             // false: the group is not known yet
   void DrainLocal();
   void SetFailure(const Status& why);
+  void WatchSteps(const Status& suspicion);
+  void CheckSteps();
   Status Wait(Completion& completion, Nanos timeout, const std::string& what, GroupRuntime* group);
   std::string Ask(std::function<std::string()> question);
   void Post(std::function<void()> task);
@@ -110,6 +113,8 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   std::vector<std::shared_ptr<Declaration>> declarations_;
   std::vector<Frame> local_frames_;       // replies of our own owner, to be delivered in a turn of their own
   bool draining_local_ = false;
+  Status suspicion_;                      // why a step may never end, if there is a reason
+  std::map<std::uint32_t, StepId> watched_steps_;  // per group: the step in flight at the last check
   bool joined_ = false, leaving_ = false;
   Completion join_completion_;
 

@@ -1,5 +1,6 @@
 // The exchange through owners (PS, direct, hybrid): each slab is encoded once and pushed to its owner, the owner's reply
-// is decoded into the output. Credit per owner bounds what is outstanding; a reply gives it back.
+// is decoded into the output. Credit bounds what this worker has outstanding with all owners together, so that neither
+// their queues nor ours overflow; a reply gives it back. Frames go in one order, so the lowest unfinished has credit.
 
 #include <algorithm>
 #include <cmath>
@@ -26,11 +27,9 @@ class OwnersExchange final : public Exchange {
         feedback_(feedback),
         pool_(pool),
         environment_(environment),
-        owners_(tables_->message.owner_list.size()),
         remaining_(plan->frames.size()),
         done_(tables_->layout.slabs.size()) {
-    for (const PlannedFrame& frame : plan->frames) ++owners_[frame.owner].capacity;
-    for (OwnerQueue& owner : owners_) owner.queue.reserve(owner.capacity);
+    queue_.reserve(plan->frames.size());
   }
 
   void BeginStep(StepId step, std::uint16_t verdict_flags, StepWeight weight) override {
@@ -42,11 +41,9 @@ class OwnersExchange final : public Exchange {
     header_.flags = verdict_flags;
     header_.weight = weight.declared;
     weight_ = weight.factor;
-    for (OwnerQueue& owner : owners_) {
-      owner.queue.clear();
-      owner.next = 0;
-      owner.outstanding = 0;
-    }
+    queue_.clear();
+    next_ = 0;
+    outstanding_ = 0;
     for (std::size_t f = 0; f < remaining_.size(); ++f) {
       remaining_[f] = static_cast<std::uint32_t>(plan_->frames[f].slabs.size());
     }
@@ -55,26 +52,26 @@ class OwnersExchange final : public Exchange {
 
   Status StartBucket(std::uint32_t bucket) override {
     for (std::uint32_t f = plan_->bucket_begin[bucket]; f < plan_->bucket_begin[bucket + 1]; ++f) {
-      owners_[plan_->frames[f].owner].queue.push_back(f);
+      queue_.push_back(f);
     }
     return Continue();
   }
 
   Status Continue() override {
     std::uint64_t turn = 0;
-    while (true) {
-      const std::uint32_t f = NextFrame();
-      if (f == kNone) return Status::Ok();
+    while (next_ < queue_.size()) {
+      const PlannedFrame& frame = plan_->frames[queue_[next_]];
+      if (outstanding_ != 0 && outstanding_ + frame.payload_bytes > options_.limits.credit_bytes) return Status::Ok();
       if (turn >= kTurnBytes) {
         environment_->ContinueSoon();
         return Status::Ok();
       }
-      turn += plan_->frames[f].elements * sizeof(float);
-      OwnerQueue& owner = owners_[plan_->frames[f].owner];
-      ++owner.next;
-      owner.outstanding += plan_->frames[f].payload_bytes;
-      TALLY_RETURN_IF_ERROR(Push(plan_->frames[f]));
+      turn += frame.elements * sizeof(float);
+      ++next_;
+      outstanding_ += frame.payload_bytes;
+      TALLY_RETURN_IF_ERROR(Push(frame));
     }
+    return Status::Ok();
   }
 
   Status OnFrame(Frame& frame) override {
@@ -103,7 +100,7 @@ class OwnersExchange final : public Exchange {
       }
       done_[u] = true;
       const std::uint32_t f = plan_->frame_of_slab[u];
-      if (--remaining_[f] == 0) owners_[plan_->frames[f].owner].outstanding -= plan_->frames[f].payload_bytes;
+      if (--remaining_[f] == 0) outstanding_ -= plan_->frames[f].payload_bytes;
     }
     for (const std::uint32_t u : header.slabs) environment_->SlabDone(u, flagged);
     return Continue();
@@ -131,29 +128,6 @@ class OwnersExchange final : public Exchange {
   }
 
  private:
-  static constexpr std::uint32_t kNone = 0xFFFFFFFF;
-
-  struct OwnerQueue {
-    std::vector<std::uint32_t> queue;  // frames of started buckets, in send order
-    std::size_t next = 0;
-    std::size_t capacity = 0;
-    std::uint64_t outstanding = 0;  // encoded bytes sent and not yet answered
-  };
-
-  // The earliest queued frame among the owners with credit. Frame numbers are in send order.
-  std::uint32_t NextFrame() const {
-    std::uint32_t best = kNone;
-    for (const OwnerQueue& owner : owners_) {
-      if (owner.next == owner.queue.size()) continue;
-      const std::uint32_t f = owner.queue[owner.next];
-      if (owner.outstanding != 0 && owner.outstanding + plan_->frames[f].payload_bytes > options_.limits.credit_bytes) {
-        continue;
-      }
-      best = std::min(best, f);
-    }
-    return best;
-  }
-
   Status Push(const PlannedFrame& frame) {
     header_.bucket = BucketId(frame.bucket);
     header_.codec = frame.codec->id();
@@ -215,6 +189,9 @@ class OwnersExchange final : public Exchange {
       const Slab& slab = tables_->layout.slabs[u];
       const Codec& codec = *tables_->tensor_codec[slab.tensor];
       if (done_[u]) return Corrupt("second reply for slab " + std::to_string(u));
+      if (next_ == 0 || plan_->frame_of_slab[u] > queue_[next_ - 1]) {
+        return Corrupt("reply for slab " + std::to_string(u) + ", which was not pushed yet");
+      }
       if (tables_->owner(u) != OwnerRef{header.role, header.position}) {
         return Corrupt("reply for slab " + std::to_string(u) + " from a member that does not own it");
       }
@@ -246,9 +223,11 @@ class OwnersExchange final : public Exchange {
   ErrorFeedback* feedback_;
   BufferPool* pool_;
   ExchangeEnvironment* environment_;
-  std::vector<OwnerQueue> owners_;        // as LayoutMessage::owner_list
+  std::vector<std::uint32_t> queue_;      // frames of started buckets; numbers rise, as plan and buckets do
+  std::size_t next_ = 0;                  // first one not pushed
   std::vector<std::uint32_t> remaining_;  // per planned frame: slabs not yet answered
   std::vector<bool> done_;                // per slab
+  std::uint64_t outstanding_ = 0;         // encoded bytes sent and not yet answered
   FrameHeader header_;
   float weight_ = 1;
 };

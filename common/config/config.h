@@ -54,7 +54,7 @@ struct Config {
     std::uint32_t rank = 0;
     std::uint32_t local_rank = 0;
     bool rank_set = false;         // some source gave it
-    std::string bind;              // address that data links bind and advertise; empty = the one that reaches the coordinator
+    std::string bind;              // where data links bind; empty = the address that reaches the coordinator
   } worker;
   struct Coordinator {
     std::string address;           // process scope; empty = first server, else MASTER_ADDR:MASTER_PORT+1
@@ -76,7 +76,8 @@ struct Config {
     std::string payload_crc = "auto";   // job scope: auto | on | off
     std::uint64_t socket_buffer_bytes = 0;
     std::uint64_t frame_bytes = 262144; // job scope: payload that small slabs are packed to
-    std::uint64_t credit_bytes = 8u << 20;  // job scope: per (worker, owner, group)
+    std::uint64_t egress_bytes = 512u << 10;  // process scope
+    std::uint64_t credit_bytes = 4u << 20;  // job scope: per worker and group, over all owners
   } link;
   struct Membership {
     Nanos heartbeat = std::chrono::seconds(1);      // job scope
@@ -104,8 +105,8 @@ struct ConfigSources {
   bool own_server = false;                         // for a tally-server: mode ps is fine without servers.addresses
 };
 
-// A key's effective value, as TOML writes it, and where it is from ("default", "job.toml:12", "TALLY_LINK_RATE", "RANK",
-// "--set").
+// A key's effective value, as TOML writes it, and where it is from: "default", "job.toml:12", "TALLY_LINK_RATE",
+// "RANK", "--set".
 struct ConfigEntry {
   std::string name, value, origin, help;
   bool job_scope = false;
@@ -120,8 +121,8 @@ struct LoadedConfig {
   std::uint64_t job_digest = 0;      // XXH3 of job_text
 };
 
-// Errors: kInvalidArgument whose text holds *all* problems, one a line, each with its place (file:line, variable, flag),
-// what was expected and the nearest valid name.
+// Errors: kInvalidArgument whose text holds *all* problems, one a line, each with its place (file:line, variable,
+// flag), what was expected and the nearest valid name.
 Result<LoadedConfig> LoadConfig(const ConfigSources& sources);
 
 // The job-scoped keys of another member, as sent at join. Hostile input. Process-scoped keys keep their defaults.

@@ -24,9 +24,13 @@ struct DataLinks::Attempt {
   TimePoint deadline;
 };
 
-DataLinks::DataLinks(EventLoop* loop, LinkHandler* handler) : loop_(loop), handler_(handler) {}
+DataLinks::DataLinks(EventLoop* loop, LinkHandler* handler, std::uint64_t egress_bytes)
+    : loop_(loop), handler_(handler), egress_(egress_bytes) {}
 
-DataLinks::~DataLinks() { *alive_ = false; }
+DataLinks::~DataLinks() {
+  *alive_ = false;
+  egress_.DropAll();
+}
 
 Result<std::string> DataLinks::Listen(Transport* transport, std::string_view endpoint, const LinkIdentity& self) {
   return transport->Listen(endpoint, self, this);
@@ -41,6 +45,7 @@ void DataLinks::Admit(const EpochMessage& epoch, const LinkIdentity& self) {
 void DataLinks::CloseAll() {
   admitting_ = false;
   parked_.clear();
+  egress_.DropAll();
   for (auto& [peer, links] : links_) {
     for (auto& link : links) AddStats(&dead_stats_, link->stats());
   }
@@ -89,13 +94,15 @@ std::size_t DataLinks::count(OwnerRef peer) const {
   return found == links_.end() ? 0 : found->second.size();
 }
 
-Link* DataLinks::Pick(OwnerRef peer, std::uint32_t key) const {
+void DataLinks::Send(OwnerRef peer, std::uint32_t key, const FrameHeader& header, std::span<const std::byte> payload,
+                     BufferRef hold) {
   const auto found = links_.find(peer);
-  if (found == links_.end() || found->second.empty()) return nullptr;
-  return found->second[key % found->second.size()].get();
+  if (found == links_.end() || found->second.empty()) return;
+  egress_.Send(found->second[key % found->second.size()].get(), header, payload, std::move(hold));
 }
 
 void DataLinks::Remove(Link& link) {
+  egress_.Drop(&link);
   std::erase_if(parked_, [&](const Parked& p) { return p.link == &link; });
   for (auto& [peer, links] : links_) {
     const auto found = std::find_if(links.begin(), links.end(), [&](const auto& l) { return l.get() == &link; });
@@ -130,7 +137,7 @@ LinkStats DataLinks::stats() const {
 }
 
 std::uint64_t DataLinks::queued_bytes() const {
-  std::uint64_t bytes = 0;
+  std::uint64_t bytes = egress_.queued_bytes();
   for (const auto& [peer, links] : links_) {
     for (const auto& link : links) bytes += link->queued_bytes();
   }

@@ -1,5 +1,5 @@
 // DataLinks: the data connections of one process to its peers in a job: accepted and dialled, several per peer, picked
-// by slab. Frames go to the handler; a frame that comes before its group's layout can be parked, its link paused.
+// by slab, sent through one egress. Frames go to the handler; a frame that comes before its group's layout can be parked, its link paused.
 // Thread: the loop's.
 #pragma once
 
@@ -14,12 +14,14 @@
 #include "common/control.h"
 #include "common/loop.h"
 #include "common/transport/link.h"
+#include "server/core/egress.h"
 
 namespace tally {
 
 class DataLinks final : public Acceptor {
  public:
-  DataLinks(EventLoop* loop, LinkHandler* handler);
+  // `egress_bytes`: how much is in the transports' hands at a time (link.egress).
+  DataLinks(EventLoop* loop, LinkHandler* handler, std::uint64_t egress_bytes);
   ~DataLinks() override;
 
   // Binds for peers that dial us. Errors as Transport::Listen.
@@ -40,8 +42,10 @@ class DataLinks final : public Acceptor {
   std::function<void()> on_change;  // a link came up
 
   std::size_t count(OwnerRef peer) const;
-  // One of the links to `peer`, the same for the same key; null if there is none.
-  Link* Pick(OwnerRef peer, std::uint32_t key) const;
+  // Sends on one of the links to `peer`, the same for the same key, in the order of all sends (egress.h). Without a link
+  // the frame is dropped: the peer is gone, and the membership says so within its bound.
+  void Send(OwnerRef peer, std::uint32_t key, const FrameHeader& header, std::span<const std::byte> payload,
+            BufferRef hold);
 
   // Forgets a dead link (from OnClosed).
   void Remove(Link& link);
@@ -69,6 +73,7 @@ class DataLinks final : public Acceptor {
 
   EventLoop* loop_;
   LinkHandler* handler_;
+  Egress egress_;  // before the links: they release into it as they die
   bool admitting_ = false;
   EpochMessage epoch_;
   LinkIdentity self_;

@@ -136,8 +136,12 @@ void Membership::OnFrame(Link&, Frame& frame) {
       return;
     }
     Fail({failure->kind, failure->text});
-  } else if (std::holds_alternative<LeaveMessage>(message)) {
-    events_->OnJobEnded();
+  } else if (auto* leave = std::get_if<LeaveMessage>(&message)) {
+    if (options_.join.role == Role::kServer) {
+      events_->OnJobEnded();
+    } else {
+      events_->OnPeerLeft(leave->reason);
+    }
   }
 }
 

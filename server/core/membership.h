@@ -25,6 +25,8 @@ class MembershipEvents {
   virtual void OnJobFailed(const Status& why) = 0;
   // Servers: the job ended in good order.
   virtual void OnJobEnded() {}
+  // Workers: another worker has left in good order; what still needs it will not come.
+  virtual void OnPeerLeft(const std::string& who) { (void)who; }
 };
 
 // Sends one control message as a frame. `written` (may be empty) runs when the link has let go of it.

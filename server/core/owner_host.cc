@@ -62,12 +62,12 @@ Status OwnerHost::OnPush(Frame& frame) {
 void OwnerHost::SendReply(ReplyFrame& reply) {
   reply.header.incarnation = options_.incarnation;
   const std::uint32_t slab = reply.header.slabs.front();
-  for (std::uint32_t p = 0; p < options_.workers; ++p) {
+  for (std::uint32_t i = 0; i < options_.workers; ++i) {
+    // Owners begin with different workers, so that they do not all send to the same one at once.
+    const std::uint32_t p = (slab + i) % options_.workers;
     if (reply.only_one && reply.only.value != p) continue;
     if (options_.has_local && options_.local.value == p) continue;
-    Link* link = options_.link_to(Position(p), slab);
-    // A closed link is the membership's business; the release has then run already.
-    if (link != nullptr) (void)link->Send(reply.header, reply.payload, BufferRef(reply.hold).IntoRelease());
+    options_.send(Position(p), slab, reply.header, reply.payload, reply.hold);
   }
   if (options_.has_local && (!reply.only_one || reply.only == options_.local)) {
     // const_cast: the frame's payload is read only by the receiver, as hold is shared (see Frame).

@@ -26,8 +26,8 @@ class OwnerHost {
     std::uint64_t incarnation = 0;
     std::uint32_t workers = 1;
     std::uint64_t memory_cap_bytes = 0;  // 0 = none
-    // Where replies to position p go: any of the links to it (never null for a remote one).
-    std::function<Link*(Position, std::uint32_t slab)> link_to;
+    // Sends a reply to a remote position; `slab` picks among several links.
+    std::function<void(Position, std::uint32_t slab, const FrameHeader&, std::span<const std::byte>, BufferRef)> send;
     // The worker that this host lives in, if any: takes its replies directly.
     bool has_local = false;
     Position local;
