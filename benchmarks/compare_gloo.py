@@ -6,7 +6,7 @@ Both in turn, a ring of N ranks each, on the same non-zero data.
 Both keep large blocks instead of giving them back to the system (fresh memory is dear on virtual machines), both check
 every element. A copy of the same size is timed in each round: it shows how the machine drifted meanwhile.
 """
-import argparse, json, os, pathlib, socket, statistics, subprocess, sys, tempfile, time
+import argparse, importlib.util, json, os, pathlib, socket, statistics, subprocess, sys, tempfile, time
 
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "8589934592",
           "MALLOC_TOP_PAD_": "67108864"}
@@ -59,9 +59,12 @@ class Gloo:
             env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for rank in range(args.workers)]
 
     def round(self):
-        for rank in self.ranks:
-            rank.stdin.write("go\n")
-            rank.stdin.flush()
+        try:
+            for rank in self.ranks:
+                rank.stdin.write("go\n")
+                rank.stdin.flush()
+        except BrokenPipeError:
+            sys.exit("compare_gloo: a Gloo rank ended early")
         line = self.ranks[0].stdout.readline()
         if not line:
             sys.exit("compare_gloo: a Gloo rank ended early")
@@ -69,21 +72,23 @@ class Gloo:
 
     def close(self):
         for rank in self.ranks:
-            rank.stdin.close()
-        for rank in self.ranks:
             try:
-                rank.wait(20)
-            except subprocess.TimeoutExpired:
+                rank.communicate(timeout=20)  # the end of its input ends it
+            except (subprocess.TimeoutExpired, BrokenPipeError):
                 rank.kill()
+                rank.wait()
 
 
 def tally_round(args, folder):
     path = pathlib.Path(folder) / "tally.json"
     command = [args.tally, "bench", "allreduce", "--workers", str(args.workers), "--mode", "ring", "--sizes",
-               str(args.size), "--iters", str(args.iterations), "--warmup", "2", "--json", str(path)]
-    subprocess.run(command, env=dict(os.environ, **MALLOC), check=True, stdout=subprocess.DEVNULL, timeout=300)
+               str(args.size), "--iters", str(args.iterations), "--warmup", "2", "--set", "log.level=warn",
+               "--json", str(path)]
+    ran = subprocess.run(command, env=dict(os.environ, **MALLOC), capture_output=True, text=True, timeout=300)
+    if ran.returncode != 0:
+        sys.exit(f"compare_gloo: {' '.join(command)} failed with code {ran.returncode}\n{ran.stderr}")
     row, = json.loads(path.read_text())["rows"]
-    return {"time_s": row["time_us"] / 1e6, "wrong": row["wrong"]}
+    return {"time_s": row["time_us"] / 1e6, "wrong": int(row["wrong"])}
 
 
 def compare(args):
@@ -131,6 +136,8 @@ def main():
     args = parser.parse_args()
     if args.gloo_rank is not None:
         return gloo_rank(args.gloo_rank, args.workers, args.size, args.iterations)
+    if importlib.util.find_spec("torch") is None:
+        sys.exit(f"compare_gloo: {sys.executable} has no torch; Debian's python3-torch is for /usr/bin/python3")
     return compare(args)
 
 
