@@ -57,7 +57,8 @@ Result<std::string> FindProgram(const ProcessSpec& spec) {
     return InvalidArgument(spec.label + ": " + name + " is not an executable file");
   }
   const auto path = spec.environment.find("PATH");
-  std::string_view rest = path == spec.environment.end() ? "/usr/local/bin:/usr/bin:/bin" : path->second;
+  std::string_view rest = "/usr/local/bin:/usr/bin:/bin";
+  if (path != spec.environment.end()) rest = path->second;
   while (!rest.empty()) {
     const std::size_t colon = std::min(rest.find(':'), rest.size());
     const std::string candidate = std::string(rest.substr(0, colon)) + "/" + name;
