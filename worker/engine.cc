@@ -97,9 +97,10 @@ Status Engine::Begin() {
     return InvalidArgument("no coordinator: set coordinator.address, servers.addresses, or MASTER_ADDR and MASTER_PORT");
   }
   TALLY_ASSIGN_OR_RETURN(const EndpointParts where, ParseEndpoint(coordinator));
-  const bool loopback = IsLoopbackAddress(where.host);
+  TALLY_ASSIGN_OR_RETURN(const std::string own_address, LocalAddressTowards(where.host));
+  coordinator_is_local_ = IsLoopbackAddress(own_address);
   LinkOptions options;
-  options.payload_crc = c.link.payload_crc == "on" || (c.link.payload_crc == "auto" && !loopback);
+  options.payload_crc = c.link.payload_crc == "on" || (c.link.payload_crc == "auto" && !coordinator_is_local_);
   options.socket_buffer_bytes = static_cast<std::uint32_t>(c.link.socket_buffer_bytes);
   options.connect_timeout = c.membership.join_timeout;
   TALLY_RETURN_IF_ERROR(StartTransports(options));
@@ -116,10 +117,7 @@ Status Engine::Begin() {
   links_->on_change = [this] { CheckJoined(); };
   links_->on_error = [this](const Status& why) { Fail(why); };
   if (workers_ > 1 && (exchange_ == ExchangeKind::kSchedule || worker_shares_)) {
-    std::string bind = c.worker.bind;
-    if (bind.empty()) {
-      TALLY_ASSIGN_OR_RETURN(bind, LocalAddressTowards(where.host));
-    }
+    const std::string bind = c.worker.bind.empty() ? own_address : c.worker.bind;
     LinkIdentity self;
     self.index = c.worker.rank;
     self.incarnation = incarnation_;
@@ -236,6 +234,16 @@ void Engine::DialPeers() {
     const auto member = std::find_if(epoch_.members.begin(), epoch_.members.end(), [&](const Member& m) {
       return m.role == peer.role && (m.role == Role::kServer ? m.index : m.position.value) == peer.index;
     });
+    // A peer on another host whose own name resolves to loopback publishes an address that only it can reach.
+    for (const std::string& endpoint : coordinator_is_local_ ? std::vector<std::string>{} : member->endpoints) {
+      const Result<EndpointParts> parts = ParseEndpoint(endpoint);
+      if (!parts.ok() || !IsLoopbackAddress(parts->host)) continue;
+      Fail(Mismatch(Describe(*member) + " published the loopback address " + endpoint +
+                    ", which other hosts cannot reach: set " +
+                    (peer.role == Role::kServer ? "server.listen or server.data_bind" : "worker.bind") +
+                    " there to an address of its network"));
+      return;
+    }
     Transport* transport = peer.role == Role::kServer ? server_transport_.get() : worker_transport_.get();
     links_->Dial(transport, peer, member->endpoints, c.link.connections, c.membership.join_timeout);
   }

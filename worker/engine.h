@@ -99,6 +99,7 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   std::string schedule_;
   bool server_shares_ = false, worker_shares_ = false;
   std::string description_;
+  bool coordinator_is_local_ = true;      // reached over loopback: this is a job on one host
 
   // Groups die after the transports: a link may hold a group's memory until it closes.
   std::map<std::uint32_t, std::unique_ptr<GroupRuntime>> groups_;

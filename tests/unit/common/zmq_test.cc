@@ -7,7 +7,7 @@
 
 #include "common/transport/handshake.h"
 #include "common/transport/rate_limiter.h"
-#include "link_harness.h"
+#include "tests/unit/common/link_harness.h"
 
 namespace tally::testing {
 namespace {
