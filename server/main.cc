@@ -100,7 +100,9 @@ int Serve(const Flags& flags) {
 
   auto server = Server::Start(config, logger->get());
   if (!server.ok()) return Complain(server.status());
-  if (config.server.exit_when_done) (*server)->on_job_ended = [] { kill(getpid(), SIGUSR1); };
+  if (config.server.exit_when_done) {
+    (*server)->Post([s = server->get()] { s->on_job_ended = [] { kill(getpid(), SIGUSR1); }; });
+  }
   if (!flags.port_file.empty()) {
     if (const Status status = WriteWhole(flags.port_file, (*server)->control_address() + "\n"); !status.ok()) {
       return Complain(status);

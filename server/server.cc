@@ -135,7 +135,7 @@ void Server::OnEpoch(EpochMessage message) {
   EndJob();
   Result<Config> job = ParseJobConfig(message.config_text);
   if (!job.ok()) {
-    Fail(job.status().WithContext("configuration of job " + message.job));
+    Report(job.status().WithContext("configuration of job " + message.job));
     return;
   }
   job_ = std::move(job).value();
@@ -195,7 +195,7 @@ void Server::OnJobFailed(const Status& why) {
   // Without its coordinator a server has no job; it comes back when the coordinator does.
   if (stopping_) return;
   logger_->Warn("no coordinator", {{"why", why.text()}});
-  EndJob();
+  OnJobEnded();
   loop_.After(kRejoin, [this] {
     if (!stopping_) Join();
   });
@@ -230,7 +230,14 @@ void Server::Collect() {
   stats_.held_bytes_max = std::max(stats_.held_bytes_max, owners.held_bytes_max);
 }
 
+// The coordinator tells everybody else; here the job ends as soon as the callback that noticed is over.
 void Server::Fail(const Status& why) {
+  if (!running_) return;
+  Report(why);
+  loop_.Post([this] { OnJobEnded(); });
+}
+
+void Server::Report(const Status& why) {
   logger_->Error("job failed here", {{"job", job_name_}, {"why", why.text()}});
   FailureMessage message;
   message.kind = why.kind();

@@ -64,6 +64,7 @@ class Server final : public LinkHandler, public MembershipEvents {
   void Join();
   void EndJob();
   void Fail(const Status& why);
+  void Report(const Status& why);
   void Collect();
 
   Config config_;

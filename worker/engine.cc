@@ -18,6 +18,7 @@ namespace tally {
 namespace {
 
 constexpr Nanos kFlushBound = std::chrono::seconds(2);
+constexpr Nanos kLetGoBound = std::chrono::seconds(30);
 constexpr Nanos kPoll = std::chrono::milliseconds(2);
 constexpr Nanos kContinueLater = std::chrono::microseconds(100);
 
@@ -234,6 +235,10 @@ void Engine::DialPeers() {
     const auto member = std::find_if(epoch_.members.begin(), epoch_.members.end(), [&](const Member& m) {
       return m.role == peer.role && (m.role == Role::kServer ? m.index : m.position.value) == peer.index;
     });
+    if (member == epoch_.members.end()) {
+      Fail(Mismatch("the epoch names no member for a peer that the exchange needs"));
+      return;
+    }
     // A peer on another host whose own name resolves to loopback publishes an address that only it can reach.
     for (const std::string& endpoint : coordinator_is_local_ ? std::vector<std::string>{} : member->endpoints) {
       const Result<EndpointParts> parts = ParseEndpoint(endpoint);
@@ -372,12 +377,12 @@ void Engine::CheckSteps() {
   if (failed_ || leaving_) return;
   for (const auto& [id, group] : groups_) {
     const auto before = watched_steps_.find(id);
-    if (group->in_flight() && before != watched_steps_.end() && before->second == group->step()) {
+    if (group->in_flight() && before != watched_steps_.end() && before->second == group->progress()) {
       Fail(suspicion_);
       return;
     }
     watched_steps_.erase(id);
-    if (group->in_flight()) watched_steps_[id] = group->step();
+    if (group->in_flight()) watched_steps_[id] = group->progress();
   }
   loop_.After(loaded_.config.membership.heartbeat * 2, [this] { CheckSteps(); });
 }
@@ -433,6 +438,16 @@ void Engine::SetFailure(const Status& why) {
   }
   failed_ = true;
   logger_->Error("job failed", {{"kind", ToString(why.kind())}, {"why", why.text()}});
+  // Frames that are queued read the callers' memory: links go before the callers are told. Not from here, as this may
+  // run inside a link's own callback.
+  loop_.Post([this, status] {
+    links_->CloseAll();
+    local_frames_.clear();
+    CompleteAll(status);
+  });
+}
+
+void Engine::CompleteAll(const Status& status) {
   join_completion_.Complete(status);
   for (const auto& declaration : std::exchange(declarations_, {})) declaration->completion.Complete(status);
   for (const auto& [id, group] : groups_) group->FailAll(status);
@@ -464,7 +479,8 @@ Status Engine::Wait(Completion& completion, Nanos timeout, const std::string& wh
                               " ms (step.timeout)");
   // The step cannot be left half done: the job ends, and every other rank is told.
   Post([this, late] { Fail(late); });
-  (void)completion.Wait(kFlushBound, [] {}, &status);
+  // Not before the engine has let go of the caller's memory.
+  (void)completion.Wait(kLetGoBound, [] {}, &status);
   return late;
 }
 
@@ -477,6 +493,11 @@ Result<GroupRuntime*> Engine::Declare(std::span<const TensorSpec> tensors, const
   message.group = options.name;
   message.tensors = declaration->own;
   message.buckets = options.buckets;
+  if (const std::size_t bytes = EncodeControl(message).size(); bytes > kMaxControlBytes) {
+    return InvalidArgument("group " + options.name + ": its declaration takes " + std::to_string(bytes) +
+                           " bytes, at most " + std::to_string(kMaxControlBytes) +
+                           " are sent: use shorter tensor names, several groups, or buckets by cap");
+  }
   Post([this, declaration, message] {
     if (failed_) {
       declaration->completion.Complete(failure());
@@ -560,6 +581,13 @@ Status Engine::Leave() {
   const Status reason = failure();
   Post([this, done, reason] {
     leaving_ = true;
+    const Status gone = Unavailable(RankName() + " has left the job");
+    {
+      std::lock_guard lock(failure_mutex_);
+      if (failure_.ok()) failure_ = gone;
+    }
+    failed_ = true;
+    CompleteAll(gone);
     membership_->Leave(reason.ok() ? "done" : reason.text(), [done] { done->Complete(Status::Ok()); });
   });
   Status ignored;
@@ -569,7 +597,7 @@ Status Engine::Leave() {
     const auto begin = std::chrono::steady_clock::now();
     auto spoken = begin;
     while (true) {
-      const std::string answer = Ask([&finished] { return std::string(finished() ? "yes" : "no"); });
+      const std::string answer = Ask([finished] { return std::string(finished() ? "yes" : "no"); });
       const auto now = std::chrono::steady_clock::now();
       if (answer == "yes" || now - begin > limit) return;
       if (now - spoken > std::chrono::seconds(5)) {
@@ -596,7 +624,7 @@ Status Engine::Leave() {
 
 ClientStats Engine::Stats() {
   auto stats = std::make_shared<ClientStats>();
-  (void)Ask([this, stats] {
+  const std::string answer = Ask([this, stats] {
     const LinkStats links = links_->stats();
     stats->bytes_sent = links.bytes_sent;
     stats->bytes_received = links.bytes_received;
@@ -614,7 +642,8 @@ ClientStats Engine::Stats() {
     stats->engine_cpu_s = static_cast<double>(cpu.tv_sec) + static_cast<double>(cpu.tv_nsec) * 1e-9;
     return std::string();
   });
-  return *stats;
+  // A late answer may still be writing to it.
+  return answer.empty() ? *stats : ClientStats{};
 }
 
 }  // namespace tally

@@ -84,6 +84,7 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   void SetFailure(const Status& why);
   void WatchSteps(const Status& suspicion);
   void CheckSteps();
+  void CompleteAll(const Status& status);
   Status Wait(Completion& completion, Nanos timeout, const std::string& what, GroupRuntime* group);
   std::string Ask(std::function<std::string()> question);
   void Post(std::function<void()> task);
@@ -115,7 +116,7 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   std::vector<Frame> local_frames_;       // replies of our own owner, to be delivered in a turn of their own
   bool draining_local_ = false;
   Status suspicion_;                      // why a step may never end, if there is a reason
-  std::map<std::uint32_t, StepId> watched_steps_;  // per group: the step in flight at the last check
+  std::map<std::uint32_t, std::uint64_t> watched_steps_;  // per group in flight: its progress at the last check
   bool joined_ = false, leaving_ = false;
   Completion join_completion_;
 

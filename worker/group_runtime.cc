@@ -90,7 +90,9 @@ void GroupRuntime::Open(StepWeight weight) {
   exchange_->BeginStep(step_, last_verdict_, weight);
   std::deque<Frame> early = std::exchange(early_, {});
   early_bytes_ = 0;
-  for (Frame& frame : early) Check(exchange_->OnFrame(frame));
+  for (Frame& frame : early) {
+    if (!broken_) Check(exchange_->OnFrame(frame));
+  }
 }
 
 void GroupRuntime::Submit(std::uint32_t bucket, StepWeight weight, std::shared_ptr<TicketState> ticket) {
@@ -103,7 +105,7 @@ void GroupRuntime::Submit(std::uint32_t bucket, StepWeight weight, std::shared_p
 
 // One order per group: a bucket starts when all lower ones have.
 void GroupRuntime::StartReady() {
-  while (next_bucket_ < buckets_.size() &&
+  while (!broken_ && next_bucket_ < buckets_.size() &&
          (buckets_[next_bucket_].submitted || buckets_[next_bucket_].missing)) {
     const std::uint32_t b = next_bucket_++;
     if (buckets_[b].remaining == 0) {  // nothing but empty tensors
@@ -135,15 +137,19 @@ void GroupRuntime::RunCollective(std::span<float> data, StepWeight weight,
 }
 
 void GroupRuntime::OnFrame(Frame& frame) {
+  if (broken_) return;
+  ++progress_;
   const StepId step = frame.header.step;
   if (step == step_ && open_) {
     Check(exchange_->OnFrame(frame));
     FinishIfComplete();
     return;
   }
-  if (step == step_ || step.value == step_.value + 1) {
-    early_bytes_ += frame.payload.size();
-    if (early_bytes_ > options_.exchange.limits.credit_bytes * options_.exchange.positions) {
+  // Neighbours in a schedule may be a step ahead; an owner's reply cannot be.
+  if (step.value == step_.value + (open_ ? 1 : 0) && frame.header.kind != FrameKind::kReply) {
+    constexpr std::uint64_t kFrameCost = 256;  // so that empty frames count, too
+    early_bytes_ += frame.payload.size() + frame.header.slabs.size() * sizeof(std::uint32_t) + kFrameCost;
+    if (early_bytes_ > 2 * options_.exchange.limits.credit_bytes * options_.exchange.positions) {
       Check(Corrupt("early frames of step " + std::to_string(step.value) + " exceed the credit of all positions"));
       return;
     }
@@ -153,13 +159,13 @@ void GroupRuntime::OnFrame(Frame& frame) {
 }
 
 void GroupRuntime::Continue() {
-  if (!open_) return;
+  if (!open_ || broken_) return;
   Check(exchange_->Continue());
   FinishIfComplete();
 }
 
 void GroupRuntime::FinishIfComplete() {
-  if (!open_ || unfinished_ != 0) return;
+  if (!open_ || broken_ || unfinished_ != 0) return;
   if (options_.collective) {
     if (exchange_->draining()) {
       environment_->PostContinue(this, true);
@@ -203,6 +209,7 @@ void GroupRuntime::CloseStep(bool committed) {
 }
 
 void GroupRuntime::FailAll(const Status& why) {
+  broken_ = true;
   for (Bucket& bucket : buckets_) {
     if (bucket.ticket != nullptr) bucket.ticket->completion.Complete(why);
   }
@@ -211,6 +218,7 @@ void GroupRuntime::FailAll(const Status& why) {
 
 void GroupRuntime::Check(const Status& status) {
   if (!status.ok()) {
+    broken_ = true;
     environment_->Fail(status.WithContext("group " + tables_->message.name + ", step " + std::to_string(step_.value)));
   }
 }

@@ -68,6 +68,8 @@ class GroupRuntime final : public ExchangeEnvironment {
   void Continue();
   void FailAll(const Status& why);
   bool in_flight() const { return open_; }
+  // Rises with everything that happens in the group's steps.
+  std::uint64_t progress() const { return progress_; }
   StepId step() const { return step_; }
   // "step 7: bucket 2 not submitted here; 3 replies missing: …" or "waiting for the verdict …".
   std::string Describe() const;
@@ -109,6 +111,8 @@ class GroupRuntime final : public ExchangeEnvironment {
   std::vector<std::uint32_t> to_layout_, to_own_;
   std::vector<float> zeros_;
 
+  std::uint64_t progress_ = 0;
+  bool broken_ = false;           // the job failed here: nothing more is started or read
   StepId step_;
   bool open_ = false;             // a bucket of the step was handed over, or its end asked for
   std::uint16_t last_verdict_ = 0;

@@ -210,7 +210,8 @@ class ScheduleExchange final : public Exchange {
     }
     if (!state.sum) {
       // The received buffer becomes the running sum. One that we may not write to is added into a fresh one.
-      const bool in_place = frame.hold.unique() && frame.payload.data() == frame.hold.data();
+      const bool in_place = frame.hold.unique() && frame.payload.data() == frame.hold.data() &&
+                            reinterpret_cast<std::uintptr_t>(frame.payload.data()) % alignof(float) == 0;
       BufferRef sum = in_place ? std::move(frame.hold) : pool_->Get(frame.payload.size());
       AddOwn(f, reinterpret_cast<const float*>(frame.payload.data()), reinterpret_cast<float*>(sum.data()));
       state.sum = std::move(sum);

@@ -7,6 +7,8 @@
 namespace tally {
 namespace {
 constexpr Nanos kTick = std::chrono::milliseconds(50);
+constexpr Nanos kSilence = std::chrono::seconds(10);  // from hello to the first message
+constexpr std::size_t kMaxConnections = 8192;         // twice the members that a job may have
 }
 
 CoordinatorHost::CoordinatorHost(EventLoop* loop, CoordinatorOptions options)
@@ -34,6 +36,7 @@ Status CoordinatorHost::OnHello(const LinkIdentity& peer) {
   if (!peer.control) {
     return InvalidArgument("this is a control address (" + options_.listening_on + "); data links go elsewhere");
   }
+  if (links_.size() >= kMaxConnections) return Unavailable("too many control connections");
   return Status::Ok();
 }
 
@@ -42,12 +45,14 @@ void CoordinatorHost::OnAccepted(std::unique_ptr<Link> link) {
   link->context = reinterpret_cast<void*>(id);
   link->handler = this;
   links_[id] = std::move(link);
+  silent_[id] = loop_->Now();
 }
 
 void CoordinatorHost::OnRejected(const Status&) { ++rejected_; }
 
 void CoordinatorHost::OnFrame(Link& link, Frame& frame) {
   const ConnectionId id = IdOf(link);
+  silent_.erase(id);
   Result<ControlMessage> message = DecodeControl(frame.payload);
   if (message.ok()) {
     coordinator_->OnMessage(id, message.value(), loop_->Now());
@@ -63,6 +68,7 @@ void CoordinatorHost::OnClosed(Link& link, const Status& why) {
   const ConnectionId id = IdOf(link);
   coordinator_->OnDisconnect(id, why, loop_->Now());
   links_.erase(id);
+  silent_.erase(id);
   Flush();
 }
 
@@ -86,7 +92,14 @@ void CoordinatorHost::Flush() {
 }
 
 void CoordinatorHost::Tick() {
-  coordinator_->OnTick(loop_->Now());
+  const TimePoint now = loop_->Now();
+  std::erase_if(silent_, [&](const auto& entry) {
+    if (now - entry.second < kSilence) return false;
+    links_.erase(entry.first);
+    ++rejected_;
+    return true;
+  });
+  coordinator_->OnTick(now);
   Flush();
   tick_timer_ = loop_->After(kTick, [this, alive = alive_] {
     if (*alive) Tick();

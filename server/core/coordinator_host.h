@@ -43,6 +43,7 @@ class CoordinatorHost final : public Acceptor, public LinkHandler {
   std::map<ConnectionId, std::unique_ptr<Link>> links_;
   ConnectionId next_id_ = 1;
   EventLoop::TimerId tick_timer_ = 0;
+  std::map<ConnectionId, TimePoint> silent_;  // accepted, no message yet
   std::uint64_t rejected_ = 0;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

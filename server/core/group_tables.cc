@@ -23,6 +23,12 @@ Result<std::shared_ptr<const GroupTables>> MakeGroupTables(LayoutMessage message
     return Corrupt(where + ": expected an owner for each of " + std::to_string(tables->layout.slabs.size()) +
                    " slabs, got " + std::to_string(message.owners.size()));
   }
+  for (const OwnerRef owner : message.owner_list) {
+    if (owner.role == Role::kWorker ? owner.index >= workers : message.exchange == ExchangeKind::kSchedule) {
+      return Corrupt(where + ": an owner that is no member, " + (owner.role == Role::kWorker ? "position " : "server ") +
+                     std::to_string(owner.index));
+    }
+  }
   for (const std::uint16_t owner : message.owners) {
     if (owner >= message.owner_list.size()) {
       return Corrupt(where + ": owner " + std::to_string(owner) + " of " + std::to_string(message.owner_list.size()));

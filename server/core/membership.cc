@@ -88,9 +88,15 @@ void Membership::SetTimes(Nanos heartbeat, Nanos dead) {
 void Membership::Beat() {
   beat_timer_ = 0;
   if (failed_ || link_ == nullptr) return;
+  // Time in which this process itself did not run says nothing about the coordinator.
+  const TimePoint now = loop_->Now();
+  if (last_beat_ != TimePoint{} && now - last_beat_ > 2 * options_.heartbeat) {
+    last_heard_ += now - last_beat_ - options_.heartbeat;
+  }
+  last_beat_ = now;
   if (!left_) {
-    if (loop_->Now() - last_heard_ > options_.dead) {
-      const auto silent = std::chrono::duration_cast<std::chrono::milliseconds>(loop_->Now() - last_heard_).count();
+    if (now - last_heard_ > options_.dead) {
+      const auto silent = std::chrono::duration_cast<std::chrono::milliseconds>(now - last_heard_).count();
       Fail(PeerLost("the coordinator at " + options_.coordinator + " was silent for " + std::to_string(silent) +
                     " ms (membership.dead)"));
       return;

@@ -67,7 +67,7 @@ class Membership final : public LinkHandler {
   MembershipEvents* events_;
   std::unique_ptr<Link> link_;
   EventLoop::TimerId beat_timer_ = 0;
-  TimePoint last_heard_{};
+  TimePoint last_heard_{}, last_beat_{};
   std::uint64_t beats_ = 0;
   bool failed_ = false, left_ = false;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // outlives us in callbacks

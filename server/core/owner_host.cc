@@ -10,22 +10,27 @@ Status OwnerHost::AddGroup(std::shared_ptr<const GroupTables> tables, const Conf
   const LayoutMessage& message = tables->message;
   if (message.exchange != ExchangeKind::kOwners) return Status::Ok();
   Hosted hosted;
-  std::uint64_t bytes = 0;
+  std::uint64_t bytes = 0, residual = 0;
   for (std::uint32_t u = 0; u < message.owners.size(); ++u) {
     if (tables->owner(u) != options_.self) continue;
     hosted.slabs.push_back(u);
-    bytes += tables->layout.slabs[u].elements * sizeof(float);
+    const std::uint64_t dense = tables->layout.slabs[u].elements * sizeof(float);
+    bytes += dense;
+    const bool lossy = tables->tensor_codec[tables->layout.slabs[u].tensor]->traits().lossy;
+    if (lossy && job.compression.error_feedback) residual += 2 * dense;
   }
   if (hosted.slabs.empty()) return Status::Ok();
   const FlowLimits limits = MakeFlowLimits(*tables, job, options_.workers);
-  const std::uint64_t needed = owned_bytes_ + 2 * bytes + options_.workers * limits.credit_bytes;
-  if (options_.memory_cap_bytes != 0 && needed > options_.memory_cap_bytes) {
+  const std::uint64_t needed = 2 * bytes + residual + options_.workers * limits.credit_bytes;
+  if (options_.memory_cap_bytes != 0 && owned_bytes_ + needed > options_.memory_cap_bytes) {
     return Unavailable("group " + message.name + " needs " + std::to_string(needed) + " bytes on this owner (two steps of " +
-                       std::to_string(bytes) + " bytes and the credit of " + std::to_string(options_.workers) +
-                       " workers), allowed are " + std::to_string(options_.memory_cap_bytes) +
+                       std::to_string(bytes) + " bytes, " + std::to_string(residual) +
+                       " bytes of residuals and the credit of " + std::to_string(options_.workers) +
+                       " workers) beside " + std::to_string(owned_bytes_) + " for other groups; allowed are " +
+                       std::to_string(options_.memory_cap_bytes) +
                        ": add servers or raise server.memory_cap");
   }
-  owned_bytes_ += 2 * bytes;
+  owned_bytes_ += needed;
   OwnerOptions owner;
   owner.job_hash = options_.job_hash;
   owner.epoch = message.epoch;
