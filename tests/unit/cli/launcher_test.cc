@@ -131,7 +131,7 @@ TEST(Launcher, ChildrenDieWithTheirLauncher) {
   const pid_t launcher_process = fork();
   if (launcher_process == 0) {
     Launcher launcher;
-    const pid_t child = launcher.process(Spawned(launcher, Shell("a", "trap '' TERM INT; sleep 300"))).pid;
+    const pid_t child = launcher.process(Spawned(launcher, Shell("a", "trap '' TERM INT; exec sleep 300"))).pid;
     if (write(pipe_ends[1], &child, sizeof child) != static_cast<ssize_t>(sizeof child)) _exit(1);
     kill(getpid(), SIGKILL);
   }
