@@ -68,15 +68,12 @@ class CodecConformance : public testing::TestWithParam<CodecCase> {
     for (std::size_t i = 0; i < n; ++i) p[i] = ReferenceP(g[i], w, old == nullptr ? nullptr : old + i, flush);
     for (std::size_t i = 0; i < n; ++i) {
       const float difference = flush ? Flushed(p[i] - decoded[i]) : 0.0f;
-      EXPECT_EQ(rest[i], difference) << i << ": p " << p[i] << " decoded " << decoded[i];
-      if (GetParam().Exact()) {
-        const double sum = static_cast<double>(decoded[i]) + static_cast<double>(rest[i]);
-        EXPECT_LT(std::abs(sum - static_cast<double>(p[i])), 0x1p-126) << i;
-        if (std::abs(p[i]) > 0x1p-100f) {
-          EXPECT_EQ(sum, static_cast<double>(p[i])) << i;
-        }
-      }
-      if (testing::Test::HasFailure()) break;
+      const double sum = static_cast<double>(decoded[i]) + static_cast<double>(rest[i]);
+      const double lost = std::abs(sum - static_cast<double>(p[i]));
+      const bool exact = !GetParam().Exact() || lost == 0 || (std::abs(p[i]) <= 0x1p-100f && lost < 0x1p-126);
+      if (rest[i] == difference && exact) continue;
+      ADD_FAILURE() << i << ": p " << p[i] << " decoded " << decoded[i] << " rest " << rest[i];
+      break;
     }
     // One pass and two passes give the same bytes, with and without a place for the residual.
     EXPECT_EQ(out, Encode(p));
@@ -152,6 +149,7 @@ TEST_P(CodecConformance, DecodeAddIsDecodeThenAdd) {
 
 TEST_P(CodecConformance, KeepsTheRestAtEverySize) {
   for (const std::size_t n : Sizes()) {
+    if (n > 60000 && n != 65536) continue;  // one large slab is enough, it is slow under sanitizers
     SCOPED_TRACE(n);
     const std::vector<float> e = CheckLaw(RandomSlab(n, 31), 1.0f, {});
     CheckLaw(RandomSlab(n, 32), 0.25f, e);
