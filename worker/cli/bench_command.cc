@@ -27,7 +27,7 @@ struct BenchOptions {
   std::string mode;
   std::string sizes = "1KiB,64KiB,1MiB,25MiB";
   std::uint32_t iterations = 20, warmup = 3;
-  double timeout_s = 300;
+  std::string timeout = "300s";
 };
 
 // Position- and rank-dependent integers whose sums are exact in fp32 for up to 64 ranks: (rank + 1) * ((7j mod 251) - 125).
@@ -169,6 +169,9 @@ int RunRank(const BenchOptions& options, CommandContext& context) {
   if (!config.ok()) return console.Fail(config.status());
   const auto sizes = ParseSizes(options.sizes);
   if (!sizes.ok()) return console.Fail(sizes.status());
+  if (config->config.worker.rank == 0) {
+    if (const Status output = options.json.Check(); !output.ok()) return console.Fail(output);
+  }
   auto client = Client::Join(*config);
   if (!client.ok()) return console.Fail(client.status());
   const bool speaks = (*client)->rank().value == 0;
@@ -201,6 +204,11 @@ int RunRank(const BenchOptions& options, CommandContext& context) {
 }
 
 int RunJob(const BenchOptions& options, const std::vector<std::string>& arguments, CommandContext& context) {
+  Console& console = context.console;
+  if (const auto sizes = ParseSizes(options.sizes); !sizes.ok()) return console.Fail(sizes.status());
+  const Result<Nanos> timeout = ParseDuration(options.timeout);
+  if (!timeout.ok()) return console.Fail(timeout.status().WithContext("--timeout"));
+  if (const Status output = options.json.Check(); !output.ok()) return console.Fail(output);
   LocalJobOptions job;
   job.workers = options.workers;
   job.servers = options.servers;
@@ -209,16 +217,19 @@ int RunJob(const BenchOptions& options, const std::vector<std::string>& argument
   job.worker_command.insert(job.worker_command.end(), arguments.begin(), arguments.end());
   job.config_file = options.config.file;
   job.overrides = options.config.AllOverrides();
+  if (!options.mode.empty()) job.overrides.push_back("aggregation.mode=" + options.mode);
   job.environment = context.environment;
+  job.check_mode = true;
   LocalJob local(job);
   Status status = local.Start();
-  if (status.ok()) status = local.Wait(std::chrono::milliseconds(static_cast<std::int64_t>(options.timeout_s * 1e3)));
+  if (status.ok()) status = local.Wait(*timeout);
   if (status.ok()) return 0;
-  for (std::uint32_t rank = 0; rank < options.workers; ++rank) {
-    const std::size_t process = local.worker_process(rank);
-    if (process < local.launcher().size() && local.launcher().process(process).exit_code == 6) return 6;
-  }
-  return context.console.Fail(status);
+  const int exit_code = console.Fail(status);
+  if (const int signal = local.launcher().received_signal(); signal != 0) return 128 + signal;
+  // Workers and servers are ours: a code with which one exited means what it means here.
+  const int first = local.launcher().first_failure();
+  const int its = first < 0 ? 0 : local.launcher().process(static_cast<std::size_t>(first)).exit_code;
+  return its != 0 ? its : exit_code;
 }
 
 }  // namespace
@@ -236,7 +247,7 @@ Action AddBenchCommand(CLI::App& app, CommandContext& context) {
   allreduce->add_option("--sizes", options->sizes, "Sizes of the buffer, e.g. 1KiB,25MiB")->capture_default_str();
   allreduce->add_option("--iters", options->iterations, "Timed iterations per size")->capture_default_str()->check(CLI::Range(1, 100000));
   allreduce->add_option("--warmup", options->warmup, "Untimed iterations first")->capture_default_str()->check(CLI::Range(0, 100000));
-  allreduce->add_option("--timeout", options->timeout_s, "Seconds for everything")->capture_default_str();
+  allreduce->add_option("--timeout", options->timeout, "End the job after this time, with exit code 3")->capture_default_str();
   allreduce->footer(
       "Examples:\n"
       "  tally bench allreduce                                  ring of 4 workers on this machine\n"
@@ -250,7 +261,6 @@ Action AddBenchCommand(CLI::App& app, CommandContext& context) {
     }
     std::vector<std::string> arguments = {"--sizes", options->sizes, "--iters", std::to_string(options->iterations),
                                           "--warmup", std::to_string(options->warmup)};
-    if (!options->mode.empty()) arguments.insert(arguments.end(), {"--mode", options->mode});
     if (options->json.wanted()) arguments.insert(arguments.end(), {"--json", options->json.path});
     return RunJob(*options, arguments, context);
   };

@@ -86,6 +86,7 @@ LocalJobOptions JobOptions(const ComparisonRun& run, const Setting& setting, con
   options.environment = run.environment;
   options.work_directory = folder;
   options.server_reports = true;
+  options.check_mode = true;
   options.overrides = run.overrides;
   for (std::string& text : SettingOverrides(setting)) options.overrides.push_back(std::move(text));
   options.worker_command = {run.programs.trainer,

@@ -1,14 +1,12 @@
 #include "worker/cli/comparison_session.h"
 
-#include <cerrno>
 #include <chrono>
-#include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
 
 #include "worker/cli/comparison_run.h"
 #include "worker/cli/comparison_table.h"
+#include "worker/cli/output_file.h"
 #include "worker/cli/report.h"
 
 namespace tally::cli {
@@ -40,13 +38,9 @@ class ProgressLine {
   std::string title_;
 };
 
-Status WriteReport(const std::string& path, const Comparison& comparison) {
-  errno = 0;
-  std::ofstream out(path, std::ios::trunc);
-  out << HtmlReport(comparison);
-  out.close();
-  if (!out) return Unavailable("--report " + path + ": " + (errno != 0 ? std::strerror(errno) : "cannot be written"));
-  return Status::Ok();
+Status CheckOutputs(const ComparisonSession& session) {
+  TALLY_RETURN_IF_ERROR(session.json.Check());
+  return session.report.empty() ? Status::Ok() : CheckOutput("--report", session.report);
 }
 
 void PrintResult(const Comparison& comparison, double seconds, Console& console, bool to_stderr) {
@@ -64,6 +58,7 @@ void PrintResult(const Comparison& comparison, double seconds, Console& console,
 
 int RunComparison(const ComparisonSession& session, CommandContext& context) {
   const auto start = std::chrono::steady_clock::now();
+  if (const Status outputs = CheckOutputs(session); !outputs.ok()) return context.console.Fail(outputs);
   const Result<ComparisonPrograms> programs = FindComparisonPrograms(context);
   if (!programs.ok()) return context.console.Fail(programs.status());
 
@@ -103,7 +98,7 @@ int RunComparison(const ComparisonSession& session, CommandContext& context) {
     if (!written.ok()) exit_code = context.console.Fail(written);
   }
   if (!session.report.empty()) {
-    const Status written = WriteReport(session.report, comparison);
+    const Status written = WriteOutput("--report", session.report, HtmlReport(comparison));
     if (!written.ok()) exit_code = context.console.Fail(written);
   }
   return exit_code;

@@ -90,6 +90,7 @@ nlohmann::json AsJson(const LoadedConfig& loaded, const std::string& expansion) 
 int RunShow(const ShowOptions& options, CommandContext& context) {
   const Result<LoadedConfig> loaded = options.config.Load(context.environment);
   if (!loaded.ok()) return context.console.Fail(loaded.status());
+  if (const Status output = options.json.Check(); !output.ok()) return context.console.Fail(output);
   const Result<ModeExpansion> expanded = ExpandMode(loaded->config);
   const std::string expansion =
       expanded.ok() ? DescribeExpansion(*expanded) : "nothing: " + expanded.status().text();

@@ -115,8 +115,10 @@ struct Launcher::Impl {
   void TakeSignals() {
     sigset_t ours;
     sigemptyset(&ours);
-    sigaddset(&ours, SIGINT);
-    sigaddset(&ours, SIGTERM);
+    for (const int signal : {SIGINT, SIGTERM, SIGQUIT, SIGPIPE}) sigaddset(&ours, signal);
+    struct sigaction hang_up {};
+    sigaction(SIGHUP, nullptr, &hang_up);
+    if (hang_up.sa_handler != SIG_IGN) sigaddset(&ours, SIGHUP);  // ignored: we run under nohup
     pthread_sigmask(SIG_BLOCK, &ours, &old_mask);
     signal_fd = UniqueFd(signalfd(-1, &ours, SFD_NONBLOCK | SFD_CLOEXEC));
   }
@@ -135,7 +137,7 @@ struct Launcher::Impl {
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);
-    for (int signal : {SIGINT, SIGTERM, SIGPIPE, SIGHUP}) ::signal(signal, SIG_DFL);
+    for (int signal : {SIGINT, SIGTERM, SIGPIPE, SIGHUP, SIGQUIT}) ::signal(signal, SIG_DFL);
     const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (null < 0 || dup2(null, STDIN_FILENO) < 0) return;
     if (out >= 0 && dup2(out, STDOUT_FILENO) < 0) return;
@@ -285,8 +287,11 @@ struct Launcher::Impl {
     signalfd_siginfo info{};
     while (signal_fd.get() >= 0 && read(signal_fd.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
       const bool again = received_signal != 0;
-      received_signal = static_cast<int>(info.ssi_signo);
-      SignalAll(again ? SIGKILL : received_signal);
+      const int signal = static_cast<int>(info.ssi_signo);
+      if (again && signal == SIGPIPE) continue;  // each further line that nobody reads
+      received_signal = signal;
+      // Only what people and schedulers send means the same to a child: a server reloads at SIGHUP, SIGQUIT dumps core.
+      SignalAll(again ? SIGKILL : signal == SIGINT ? SIGINT : SIGTERM);
     }
   }
 

@@ -50,7 +50,8 @@ struct LauncherOptions {
   // Called for each line (no newline; at most 64 KiB, longer ones come in parts) that process number `process` wrote to
   // stdout or stderr. Empty: children write to our own stdout and stderr.
   std::function<void(std::size_t process, bool is_stderr, std::string_view line)> on_line;
-  // Take SIGINT and SIGTERM while the launcher lives: they are passed on to every child and the wait ends.
+  // Take SIGINT, SIGTERM, SIGHUP (unless ignored), SIGQUIT and SIGPIPE (our output's reader is gone) while the launcher
+  // lives: every child gets SIGINT for SIGINT, SIGTERM for the others, and the wait ends.
   bool forward_signals = true;
 };
 

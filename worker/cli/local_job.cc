@@ -12,6 +12,7 @@
 #include "common/check.h"
 #include "common/config/config.h"
 #include "common/config/launcher_variables.h"
+#include "server/core/coordinator.h"
 #include "worker/cli/local_ports.h"
 
 namespace tally::cli {
@@ -114,13 +115,24 @@ struct LocalJob::Impl {
     return variables;
   }
 
-  // What the workers will be given, checked before anything runs.
-  Result<LoadedConfig> CheckedConfig() const {
+  // What that worker will be given, checked before anything runs.
+  Result<LoadedConfig> CheckedConfig(std::uint32_t rank) const {
     ConfigSources sources;
     sources.file = options.config_file;
-    sources.environment = LaunchEnvironment(options.workers - 1);
+    sources.environment = LaunchEnvironment(rank);
     sources.overrides = options.overrides;
     TALLY_ASSIGN_OR_RETURN(LoadedConfig checked, LoadConfig(sources));
+    const auto differs = [&](const char* name, std::uint32_t given, std::uint32_t started) {
+      return InvalidArgument(std::string(name) + " = " + std::to_string(given) + " is given, but the job starts " +
+                             std::to_string(options.workers) + " workers, and this would be " +
+                             std::to_string(started) + "; leave it out");
+    };
+    const Config& config = checked.config;
+    if (config.job.workers != options.workers) return differs("job.workers", config.job.workers, options.workers);
+    if (config.worker.rank != rank) return differs("worker.rank", config.worker.rank, rank);
+    if (options.check_mode) {
+      if (const Status mode = ExpandMode(config).status(); !mode.ok()) return InvalidArgument(mode.text());
+    }
     if (options.servers > 0 && checked.config.servers.addresses != std::vector<std::string>{kSomeServer}) {
       return InvalidArgument("servers.addresses is given, but the job starts servers of its own; leave one out");
     }
@@ -158,7 +170,8 @@ struct LocalJob::Impl {
     TALLY_RETURN_IF_ERROR(MakeDirectory());
     TALLY_ASSIGN_OR_RETURN(LocalPorts reserved, LocalPorts::Reserve());
     ports.emplace(std::move(reserved));
-    TALLY_ASSIGN_OR_RETURN(const LoadedConfig checked, CheckedConfig());
+    TALLY_RETURN_IF_ERROR(CheckedConfig(options.workers - 1).status());
+    TALLY_ASSIGN_OR_RETURN(const LoadedConfig checked, CheckedConfig(0));
     if (checked.config.servers.addresses.empty()) {  // else the first server coordinates, ours or the file's
       options.environment["TALLY_COORDINATOR_ADDRESS"] = "tcp://127.0.0.1:" + std::to_string(ports->coordinator());
     }

@@ -28,6 +28,7 @@ struct LocalJobOptions {
   std::map<std::string, std::string> environment;  // what children start from
   std::string work_directory;                      // for port files and server reports; empty = a fresh one, removed
   bool server_reports = false;                     // each server writes <work_directory>/server<i>.json at its end
+  bool check_mode = false;                         // the workers will join: their mode must be one that this build has
   Nanos start_timeout = std::chrono::seconds(30);  // of each server
   LauncherOptions launcher;
 };

@@ -123,6 +123,7 @@ int RunModel(const ModelOptions& options, CommandContext& context) {
   Console& console = context.console;
   const Result<Question> question = Parse(options);
   if (!question.ok()) return console.Fail(question.status());
+  if (const Status output = options.json.Check(); !output.ok()) return console.Fail(output);
   nlohmann::json rows = nlohmann::json::array();
   for (const std::uint32_t workers : options.workers) {
     const std::vector<std::uint32_t> servers = options.servers.empty() ? std::vector{workers} : options.servers;

@@ -3,10 +3,10 @@
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <nlohmann/json.hpp>
+
+#include "worker/cli/output_file.h"
 
 namespace tally::cli {
 
@@ -41,18 +41,15 @@ void AddJsonOption(CLI::App& app, JsonOption* option) {
   app.add_option("--json", option->path, "Write one JSON object there; - is stdout")->type_name("FILE|-");
 }
 
+Status JsonOption::Check() const {
+  return wanted() && !to_stdout() ? CheckOutput("--json", path) : Status::Ok();
+}
+
 Status JsonOption::Write(const nlohmann::json& object) const {
   const std::string text = object.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-  const std::string part = path + ".part";
-  std::FILE* out = to_stdout() ? stdout : std::fopen(part.c_str(), "we");
-  if (out == nullptr) return Unavailable("--json " + path + ": " + std::strerror(errno));
-  bool written = std::fwrite(text.data(), 1, text.size(), out) == text.size() && std::fflush(out) == 0;
-  if (to_stdout()) return written ? Status::Ok() : Unavailable("--json: cannot write to stdout");
-  written = std::fclose(out) == 0 && written;
-  if (!written || std::rename(part.c_str(), path.c_str()) != 0) {
-    return Unavailable("--json " + path + ": " + std::strerror(errno));
-  }
-  return Status::Ok();
+  if (!to_stdout()) return WriteOutput("--json", path, text);
+  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  return written ? Status::Ok() : Unavailable("--json: cannot write to stdout");
 }
 
 }  // namespace tally::cli

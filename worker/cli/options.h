@@ -30,7 +30,9 @@ struct JsonOption {
 
   bool wanted() const { return !path.empty(); }
   bool to_stdout() const { return path == "-"; }  // stdout then holds the object and nothing else
-  // Writes one object, indented, with a final newline; a file is replaced whole. Errors: kUnavailable (path, errno).
+  // Before the work: can it be written? Errors: kInvalidArgument.
+  Status Check() const;
+  // Writes one object, indented, with a final newline, as WriteOutput does. Errors: kUnavailable (path, errno).
   Status Write(const nlohmann::json& object) const;
 };
 void AddJsonOption(CLI::App& app, JsonOption* option);

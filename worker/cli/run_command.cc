@@ -77,6 +77,7 @@ void Summarize(Console& console, const Status& status, const std::vector<Process
 int RunJob(const RunOptions& options, CommandContext& context) {
   Result<LocalJobOptions> job_options = MakeJobOptions(options, context);
   if (!job_options.ok()) return context.console.Fail(job_options.status());
+  if (const Status output = options.json.Check(); !output.ok()) return context.console.Fail(output);
   Nanos timeout = kNoTimeout;
   if (!options.timeout.empty()) {
     const Result<Nanos> parsed = ParseDuration(options.timeout);
