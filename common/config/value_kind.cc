@@ -266,9 +266,10 @@ Result<double> ParseRate(std::string_view text) {
 Result<Nanos> ParseDuration(std::string_view text) {
   double value = 0;
   bool has_unit = false;
-  if (!ParseWithUnit(text, kTimeUnits, &value, &has_unit) || !has_unit || value > 1e18) {
+  if (!ParseWithUnit(text, kTimeUnits, &value, &has_unit) || !has_unit) {
     return InvalidArgument(NotA(text, "a time with its unit, as \"200ms\", \"5s\" or \"2min\""));
   }
+  if (value > 1e18) return InvalidArgument("\"" + std::string(text) + "\" is out of range: more than 30 years");
   return Nanos(static_cast<std::int64_t>(std::llround(value)));
 }
 

@@ -3,6 +3,7 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -31,19 +32,27 @@ struct CompareOptions {
 };
 
 Result<Mode> ModeByName(const std::string& name) {
-  for (const Mode mode : {Mode::kPs, Mode::kRing, Mode::kHierarchical, Mode::kHybrid}) {
+  for (const Mode mode : {Mode::kPs, Mode::kRing, Mode::kHybrid}) {
     if (name == ModeName(mode)) return mode;
   }
-  return InvalidArgument("--modes: '" + name + "' is not one of ps, ring, hierarchical, hybrid");
+  const bool later = name == ModeName(Mode::kHierarchical) || name == ModeName(Mode::kAuto);
+  return InvalidArgument("--modes: '" + name + "' is " + (later ? "not in this version; valid are" : "not one of") +
+                         " ps, ring, hybrid");
 }
 
-bool NeedsServers(Mode mode, const Config& config) {
-  return mode == Mode::kPs || mode == Mode::kHybrid ||
-         (mode == Mode::kHierarchical && config.aggregation.between == Mode::kPs);
+// A setting that is named twice runs once.
+template <typename T>
+std::vector<T> Distinct(const std::vector<T>& list) {
+  std::vector<T> distinct;
+  for (const T& item : list) {
+    if (std::find(distinct.begin(), distinct.end(), item) == distinct.end()) distinct.push_back(item);
+  }
+  return distinct;
 }
 
 // The settings in the order of the options: seeds within feedback within codecs within modes.
 Result<std::vector<Setting>> MakeSettings(const CompareOptions& options, const Config& config) {
+  if (std::isnan(options.target)) return InvalidArgument("--target: expected a test accuracy from 0 to 1");
   Setting base;
   base.workers = options.workers;
   base.steps = options.steps;
@@ -53,15 +62,15 @@ Result<std::vector<Setting>> MakeSettings(const CompareOptions& options, const C
     TALLY_ASSIGN_OR_RETURN(base.rate_bits, ParseRate(options.rate));
   }
   std::vector<Setting> settings;
-  for (const std::string& mode_name : options.modes) {
+  for (const std::string& mode_name : Distinct(options.modes)) {
     TALLY_ASSIGN_OR_RETURN(base.mode, ModeByName(mode_name));
-    base.servers = NeedsServers(base.mode, config) ? options.servers : 0;
+    base.servers = base.mode != Mode::kRing ? options.servers : 0;
     base.colocated = base.with_servers() && options.placement == "colocated";
     if (base.colocated && options.servers > options.workers) {
       return InvalidArgument("--ps-placement colocated: " + std::to_string(options.servers) + " servers do not fit on " +
                              std::to_string(options.workers) + " workers' NICs");
     }
-    for (const std::string& codec_name : options.codecs) {
+    for (const std::string& codec_name : Distinct(options.codecs)) {
       base.compression = config.compression;
       base.compression.codec = codec_name;
       TALLY_ASSIGN_OR_RETURN(const auto codec, MakeCodec(codec_name, base.compression));
@@ -69,7 +78,7 @@ Result<std::vector<Setting>> MakeSettings(const CompareOptions& options, const C
         if (!codec->traits().lossy && !feedback) continue;  // a lossless codec has nothing to feed back
         if (codec->traits().lossy && options.feedback != "both" && feedback != (options.feedback == "on")) continue;
         base.compression.error_feedback = feedback;
-        for (const std::uint64_t seed : options.seeds) {
+        for (const std::uint64_t seed : Distinct(options.seeds)) {
           base.seed = seed;
           settings.push_back(base);
         }
@@ -105,7 +114,7 @@ int RunCompare(const CompareOptions& options, CommandContext& context) {
 
 Action AddCompareCommand(CLI::App& app, CommandContext& context) {
   auto options = std::make_shared<CompareOptions>();
-  app.add_option("--modes", options->modes, "ps, ring, hierarchical, hybrid")->delimiter(',')->capture_default_str();
+  app.add_option("--modes", options->modes, "ps, ring, hybrid")->delimiter(',')->capture_default_str();
   app.add_option("--codecs", options->codecs, "none, fp16, bf16, int8, topk")->delimiter(',')->capture_default_str();
   app.add_option("--error-feedback", options->feedback, "Of lossy codecs: on, off, or both as rows of their own")
       ->check(CLI::IsMember({"on", "off", "both"}))

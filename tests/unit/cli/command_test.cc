@@ -92,6 +92,54 @@ TEST(Command, RunGivesTheFirstFailuresExitCode) {
   EXPECT_EQ(Tally({"run", "-n", "1", "no-such-program-here"}).exit_code, 2);
 }
 
+TEST(Command, UnknownWordsAreNamed) {
+  EXPECT_THAT(Tally({"foo", "bar"}).err, HasSubstr("'foo'"));
+  EXPECT_THAT(Tally({"config", "foo"}).err, HasSubstr("'foo' of config"));
+  EXPECT_THAT(Tally({"config", "show", "--set", "step.timeout=99999999999h"}).err, HasSubstr("out of range"));
+}
+
+TEST(Command, OutputsAreTriedBeforeTheWork) {
+  for (const std::string path : {"/nonexistent/x.json", "/tmp"}) {
+    const Ran run = Tally({"run", "-n", "1", "--prefix", "--json", path, "--", "echo", "ran"});
+    EXPECT_EQ(run.exit_code, 2);
+    EXPECT_EQ(run.out, "");
+    EXPECT_EQ(Tally({"model", "--json", path}).exit_code, 2);
+    EXPECT_EQ(Tally({"bench", "allreduce", "--json", path}).exit_code, 2);
+    EXPECT_EQ(Tally({"compare", "--report", path}).exit_code, 2);
+  }
+}
+
+TEST(Command, OutputsReplaceFilesOnly) {
+  const std::string base = ::testing::TempDir() + "tally_output_" + std::to_string(getpid());
+  ASSERT_EQ(symlink("/dev/full", (base + ".full").c_str()), 0);
+  EXPECT_EQ(Tally({"model", "--json", base + ".full"}).exit_code, 1);
+  EXPECT_EQ(access((base + ".full.part").c_str(), F_OK), -1);
+  ASSERT_EQ(symlink((base + ".end").c_str(), (base + ".link").c_str()), 0);  // to a file that is not there yet
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(Tally({"model", "--json", base + ".link"}).exit_code, 0);
+    std::ifstream in(base + ".end");
+    EXPECT_TRUE(nlohmann::json::parse(in, nullptr, false).is_object());
+  }
+  for (const char* link : {".full", ".link"}) {
+    char end[256];
+    EXPECT_GT(readlink((base + link).c_str(), end, sizeof end), 0) << link;
+    std::remove((base + link).c_str());
+  }
+  std::remove((base + ".end").c_str());
+}
+
+TEST(Command, BenchIsCheckedBeforeAnythingStarts) {
+  for (const std::vector<std::string>& wrong : std::vector<std::vector<std::string>>{
+           {"--sizes", "3"}, {"--mode", "hierarchical"}, {"--mode", "ps"}, {"--timeout", "nan"},
+           {"--timeout", "99999999999h"}, {"--set", "worker.rank=1"}, {"--set", "job.workers=4"}}) {
+    std::vector<std::string> arguments = {"bench", "allreduce", "-n", "2"};
+    arguments.insert(arguments.end(), wrong.begin(), wrong.end());
+    const Ran ran = Tally(arguments);  // the context has no program: a start would be another error
+    EXPECT_EQ(ran.exit_code, 2) << wrong[0] << " " << wrong[1];
+    EXPECT_THAT(ran.err, ::testing::Not(HasSubstr("no program"))) << wrong[0] << " " << wrong[1];
+  }
+}
+
 TEST(Table, ColumnsAreAligned) {
   Table table({{"mode"}, {"bytes", Table::Align::kRight}, {"note"}});
   table.AddRow({"ring", "7", "é"});

@@ -168,6 +168,20 @@ TEST(Launcher, SignalsArePassedOn) {
   EXPECT_FALSE(launcher.process(child).running);
 }
 
+TEST(Launcher, HangUpQuitAndAClosedOutputEndAllInOrder) {
+  for (const int signal : {SIGHUP, SIGQUIT, SIGPIPE}) {
+    std::vector<std::string> lines;
+    Launcher launcher(Lines(&lines));
+    const std::size_t child = Spawned(
+        launcher, Shell("a", "trap 'echo term; exit 0' TERM; echo ready; while :; do sleep 0.05; done"));
+    ASSERT_TRUE(launcher.WaitUntil([&] { return !lines.empty(); }, kLong, "line").ok());
+    raise(signal);
+    EXPECT_EQ(launcher.WaitFor({child}, kLong, "end").kind(), StatusKind::kUnavailable);
+    EXPECT_EQ(launcher.received_signal(), signal);
+    EXPECT_EQ(lines.back(), "0o term");
+  }
+}
+
 TEST(Launcher, ProgramsThatCannotRun) {
   Launcher launcher;
   ProcessSpec spec = Shell("rank 0", "");

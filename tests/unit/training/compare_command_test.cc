@@ -70,6 +70,9 @@ TEST(CompareCommand, RefusesWhatItCannotDo) {
   EXPECT_THAT(dry_run.err, HasSubstr("later version"));
   for (const std::vector<std::string>& wrong : std::vector<std::vector<std::string>>{
            {"compare", "--modes", "star"},
+           {"compare", "--modes", "ps,hierarchical"},
+           {"compare", "--modes", "auto"},
+           {"compare", "--target", "nan"},
            {"compare", "--codecs", "zip"},
            {"compare", "--rate", "fast"},
            {"compare", "--steps", "0"},
