@@ -313,7 +313,8 @@ bool TcpConnection::ReadOnce() {
   stats_.bytes_received += got;
   if (paced_) {
     const TimePoint now = loop_->Now();
-    if (const Nanos wait = options_.limiter->Reserve(RateLimiter::Direction::kReceive, got, now); wait > Nanos::zero()) {
+    const Nanos wait = options_.limiter->Reserve(RateLimiter::Direction::kReceive, got, now);
+    if (wait > Nanos::zero()) {
       read_timer_ = loop_->After(wait, [self = shared_from_this()] {
         self->read_timer_ = 0;
         self->OnReadable();

@@ -41,6 +41,7 @@ constexpr Nanos kCloseWait = milliseconds(20);   // for a healthy peer to take w
 constexpr Nanos kLetGoLimit = seconds(10);       // for ZeroMQ to drop a dead connection's messages
 constexpr Nanos kLastFramesPause = milliseconds(5);
 constexpr int kLastFramesRounds = 20;
+constexpr int kLastFramesPatience = 4000;  // pauses in all: 20 s for frames that wait for pacing or a paused receiver
 
 template <typename T>
 void Set(void* socket, int option, T value) {
@@ -178,7 +179,8 @@ ZmqSocket::ZmqSocket(ZmqShared* shared, int type, Owner* owner)
   Set(socket_, ZMQ_LINGER, kLingerMs);
   Set(socket_, ZMQ_SNDHWM, 0);  // each link bounds what it hands over
   Set(socket_, ZMQ_RCVHWM, kReceiveHighWater);
-  Set(socket_, ZMQ_MAXMSGSIZE, static_cast<std::int64_t>(std::max<std::uint64_t>(MaxPayload(options), kMaxHeaderBytes)));
+  const std::uint64_t largest_part = std::max<std::uint64_t>(MaxPayload(options), kMaxHeaderBytes);
+  Set(socket_, ZMQ_MAXMSGSIZE, static_cast<std::int64_t>(largest_part));
   Set(socket_, ZMQ_HANDSHAKE_IVL,
       static_cast<int>(std::chrono::duration_cast<milliseconds>(options.hello_timeout).count()));
   Set(socket_, ZMQ_HEARTBEAT_IVL, kHeartbeatMs);
@@ -477,19 +479,23 @@ void ZmqSocket::OnGone(int descriptor, const std::string& why) {
   std::erase_if(fenced_, [&](const auto& entry) { return entry.second == descriptor; });
   const auto found = by_descriptor_.find(descriptor);
   if (found == by_descriptor_.end()) return;
-  if (const auto link = links_.find(found->second); link != links_.end()) GoneSoon(*link->second, kLastFramesRounds);
+  if (const auto link = links_.find(found->second); link != links_.end()) GoneSoon(*link->second, kLastFramesRounds, kLastFramesPatience);
   by_descriptor_.erase(found);
 }
 
 // The link's connection is gone. What it brought before is still to be read.
-void ZmqSocket::GoneSoon(ZmqLink& link, int rounds) {
+void ZmqSocket::GoneSoon(ZmqLink& link, int rounds, int patience) {
   link.gone_ = true;
-  shared_->loop->After(kLastFramesPause, [self = shared_from_this(), id = link.routing_id_, rounds] {
+  shared_->loop->After(kLastFramesPause, [self = shared_from_this(), id = link.routing_id_, rounds, patience] {
     const auto found = self->links_.find(id);
     if (self->closed() || found == self->links_.end()) return;
-    if (rounds > 0 && self->MayReceive() && (self->Events() & ZMQ_POLLIN) != 0) {
+    // Nothing may be read now, or what was read waits for its receiver: that is no sign that all is here.
+    if (patience > 0 && (!self->MayReceive() || !found->second->held_.empty())) {
+      return self->GoneSoon(*found->second, rounds, patience - 1);
+    }
+    if (rounds > 0 && (self->Events() & ZMQ_POLLIN) != 0) {
       self->ScheduleTurn();
-      return self->GoneSoon(*found->second, rounds - 1);
+      return self->GoneSoon(*found->second, rounds - 1, patience);
     }
     self->Fail(id, PeerLost("the connection ended"));
   });
@@ -551,7 +557,7 @@ void ZmqSocket::Pump(ZmqLink& link) {
     OutFrame* const frame = link.queue_.front();
     const int error = shared_->out.Hand(socket_, link.routing_id_, frame);
     ScheduleTurn();
-    if (error != 0) return GoneSoon(link, kLastFramesRounds);
+    if (error != 0) return GoneSoon(link, kLastFramesRounds, kLastFramesPatience);
     link.queue_.pop_front();
     ++link.in_flight_;
     link.in_flight_bytes_ += frame->size();

@@ -155,7 +155,7 @@ class ZmqSocket : public std::enable_shared_from_this<ZmqSocket> {
   void OnMonitor();
   void OnAccepted(int descriptor);
   void OnGone(int descriptor, const std::string& why);
-  void GoneSoon(ZmqLink& link, int rounds);
+  void GoneSoon(ZmqLink& link, int rounds, int patience);
   void EndConnection(int descriptor, const std::string& remote_address);
 
   void Enqueue(ZmqLink& link, const FrameHeader& header, std::span<const std::byte> payload, Release on_release);

@@ -10,7 +10,7 @@
 
 #include "common/transport/handshake.h"
 #include "common/transport/rate_limiter.h"
-#include "link_harness.h"
+#include "tests/unit/common/link_harness.h"
 
 namespace tally::testing {
 namespace {
@@ -79,7 +79,9 @@ TEST_F(TcpTest, EverySizeArrivesUnchangedInOrder) {
     }
   }
   const std::size_t expected = 3 * payloads.size();
-  ASSERT_TRUE(RunUntil(loop, [&] { return server.ends[0]->frames.size() == expected && client.frames.size() == expected; }));
+  ASSERT_TRUE(RunUntil(loop, [&] {
+    return server.ends[0]->frames.size() == expected && client.frames.size() == expected;
+  }));
   EXPECT_EQ(releases, static_cast<int>(2 * expected));
   for (const auto* frames : {&server.ends[0]->frames, &client.frames}) {
     for (std::size_t i = 0; i < expected; ++i) {
@@ -161,8 +163,9 @@ TEST_F(TcpTest, ConnectErrorHoldsTheFacts) {
   Use("tcp", options);
   const Status status = Connect(at, &client);
   EXPECT_EQ(status.kind(), StatusKind::kUnavailable);
-  for (const std::string& part : {std::string("worker 2"), "connect to " + at, "127.0.0.1:" + at.substr(at.rfind(':') + 1),
-                                 std::string("Connection refused"), std::string(" s and "), std::string("check that")}) {
+  const std::string address = "127.0.0.1:" + at.substr(at.rfind(':') + 1);
+  for (const std::string& part : std::vector<std::string>{"worker 2", "connect to " + at, address + ": ",
+                                                          "Connection refused", " s and ", "check that"}) {
     EXPECT_THAT(status.text(), HasSubstr(part));
   }
 }
