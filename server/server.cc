@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cfenv>
 #include <future>
 #include <random>
 #include <utility>
@@ -40,7 +41,11 @@ Server::Server(const Config& config, Logger* logger) : config_(config), logger_(
 Result<std::unique_ptr<Server>> Server::Start(const Config& config, Logger* logger) {
   std::unique_ptr<Server> server(new Server(config, logger));
   TALLY_RETURN_IF_ERROR(server->Begin());
-  server->thread_ = std::thread([raw = server.get()] { raw->loop_.Run(); });
+  server->thread_ = std::thread([raw = server.get()] {
+    // Sums keep denormals and round to nearest, whatever mode the thread inherits.
+    std::fesetenv(FE_DFL_ENV);
+    raw->loop_.Run();
+  });
   return server;
 }
 

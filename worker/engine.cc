@@ -1,6 +1,7 @@
 #include "worker/engine.h"
 
 #include <algorithm>
+#include <cfenv>
 #include <ctime>
 #include <future>
 #include <random>
@@ -40,7 +41,11 @@ Engine::Engine(const LoadedConfig& config) : loaded_(config) {}
 Result<std::unique_ptr<Engine>> Engine::Start(const LoadedConfig& config) {
   std::unique_ptr<Engine> engine(new Engine(config));
   TALLY_RETURN_IF_ERROR(engine->Begin());
-  engine->thread_ = std::thread([raw = engine.get()] { raw->loop_.Run(); });
+  engine->thread_ = std::thread([raw = engine.get()] {
+    // A thread inherits its maker's floating-point mode; sums keep denormals and round to nearest whatever that is.
+    std::fesetenv(FE_DFL_ENV);
+    raw->loop_.Run();
+  });
   engine->Post([raw = engine.get()] { raw->membership_->Start(); });
   const Config& c = config.config;
   Status status;

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <mutex>
 #include <thread>
@@ -101,6 +102,26 @@ TEST_P(Modes, VoteAndNonFiniteSkipTheWholeStepForAll) {
   });
   EXPECT_EQ(Failures(statuses), "");
 }
+
+#if defined(__x86_64__)
+// A training program that flushes denormals must not make the engine flush them: every rank would have its own sums.
+TEST_P(Modes, TheCallersFloatingPointModeDoesNotReachTheSums) {
+  const unsigned before = __builtin_ia32_stmxcsr();
+  __builtin_ia32_ldmxcsr(before | 0x8040U);  // flush to zero, denormals are zero; the workers' threads inherit it
+  TestCluster flushing(With(2));
+  const auto sums = flushing.Run([](Client& client, std::uint32_t) -> Status {
+    std::vector<float> data(5000);
+    const std::uint32_t denormal = 3;
+    for (float& d : data) std::memcpy(&d, &denormal, sizeof d);
+    TALLY_RETURN_IF_ERROR(client.AllReduce(data));
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, &data[4999], sizeof bits);
+    return bits == 6 ? Status::Ok() : Internal("the sum of two denormals is " + std::to_string(bits));
+  });
+  __builtin_ia32_ldmxcsr(before);
+  EXPECT_EQ(Failures(sums), "");
+}
+#endif
 
 INSTANTIATE_TEST_SUITE_P(All, Modes, testing::Values("ring", "ps", "hybrid"));
 
