@@ -53,9 +53,9 @@ struct Job {
     }
     return true;
   }
-  std::unique_ptr<LocalJob> job;
   std::map<std::size_t, std::string> text;
   std::map<std::size_t, int> steps_seen;
+  std::unique_ptr<LocalJob> job;  // last: its end still delivers lines to the two above
 };
 
 class Kill : public testing::TestWithParam<std::tuple<std::uint32_t, int>> {};  // servers, victim (-1: a server)
