@@ -164,7 +164,7 @@ TEST(Launcher, SignalsArePassedOn) {
   const Status status = launcher.WaitFor({child}, kLong, "end");
   EXPECT_THAT(status.text(), HasSubstr("interrupted by SIGINT"));
   EXPECT_EQ(launcher.received_signal(), SIGINT);
-  EXPECT_EQ(lines.back(), "0o got it");
+  EXPECT_THAT(lines, ::testing::Contains("0o got it"));
   EXPECT_FALSE(launcher.process(child).running);
 }
 
@@ -178,7 +178,7 @@ TEST(Launcher, HangUpQuitAndAClosedOutputEndAllInOrder) {
     raise(signal);
     EXPECT_EQ(launcher.WaitFor({child}, kLong, "end").kind(), StatusKind::kUnavailable);
     EXPECT_EQ(launcher.received_signal(), signal);
-    EXPECT_EQ(lines.back(), "0o term");
+    EXPECT_THAT(lines, ::testing::Contains("0o term"));  // the shell may say "Terminated" of its sleep after it
   }
 }
 
