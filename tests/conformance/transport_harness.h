@@ -178,8 +178,17 @@ class TransportTest : public testing::TestWithParam<std::tuple<std::string, bool
 // "tcp_two_loops"
 std::string CaseName(const testing::TestParamInfo<std::tuple<std::string, bool>>& info);
 
-#define TALLY_EVERY_TRANSPORT(Suite) \
-  INSTANTIATE_TEST_SUITE_P(          \
-      Every, Suite, testing::Combine(testing::ValuesIn(TransportNames()), testing::Bool()), CaseName)
+// The transports that `wanted` accepts, for suites that do not concern all.
+inline std::vector<std::string> TransportsThat(bool (*wanted)(const std::string&)) {
+  std::vector<std::string> names;
+  for (const std::string& name : TransportNames()) {
+    if (wanted(name)) names.push_back(name);
+  }
+  return names;
+}
+
+#define TALLY_TRANSPORT_SUITE(Suite, names, loops) \
+  INSTANTIATE_TEST_SUITE_P(Every, Suite, testing::Combine(testing::ValuesIn(names), loops), CaseName)
+#define TALLY_EVERY_TRANSPORT(Suite) TALLY_TRANSPORT_SUITE(Suite, TransportNames(), testing::Bool())
 
 }  // namespace tally

@@ -98,9 +98,10 @@ class HostileTest : public TransportTest {
   }
   bool parses_itself() const { return transport() == "tcp"; }
 };
+class PortTest : public HostileTest {};    // transports that strangers can reach
+class StreamTest : public HostileTest {};  // transports that parse a byte stream themselves
 
-TEST_P(HostileTest, StrangersAreTurnedAway) {
-  if (!has_ports()) GTEST_SKIP() << "only the process itself can reach " << transport();
+TEST_P(PortTest, StrangersAreTurnedAway) {
   StartPair();
   ExpectHonestLinkWorks();
   std::mt19937 random(9);
@@ -145,8 +146,7 @@ TEST_P(HostileTest, StrangersAreTurnedAway) {
   });
 }
 
-TEST_P(HostileTest, TheSilentDoNotKeepOthersOut) {
-  if (!has_ports()) GTEST_SKIP() << "only the process itself can reach " << transport();
+TEST_P(PortTest, TheSilentDoNotKeepOthersOut) {
   LinkOptions options;
   options.hello_timeout = milliseconds(200);
   options.max_pending_peers = 4;
@@ -163,8 +163,7 @@ TEST_P(HostileTest, TheSilentDoNotKeepOthersOut) {
   client->Do([&] { late.reset(); });
 }
 
-TEST_P(HostileTest, BadEnvelopesEndTheirConnectionOnly) {
-  if (!parses_itself()) GTEST_SKIP() << transport() << " has no byte stream of ours";
+TEST_P(StreamTest, BadEnvelopesEndTheirConnectionOnly) {
   StartPair();
   const std::vector<std::vector<std::uint32_t>> envelopes = {
       {0xFFFFFFFF, 0, 0, 0},                      // the segment count overflows
@@ -191,8 +190,7 @@ TEST_P(HostileTest, BadEnvelopesEndTheirConnectionOnly) {
   ExpectHonestLinkWorks();
 }
 
-TEST_P(HostileTest, BadBytesAfterTheHelloCloseTheLink) {
-  if (!parses_itself()) GTEST_SKIP() << transport() << " has no byte stream of ours";
+TEST_P(StreamTest, BadBytesAfterTheHelloCloseTheLink) {
   StartPair();
   Inbox victims;
   server->Do([&] {
@@ -240,8 +238,7 @@ TEST_P(HostileTest, BadBytesAfterTheHelloCloseTheLink) {
   server->Do([&] { door.links.resize(1); });
 }
 
-TEST_P(HostileTest, FramesInSingleBytesAreWholeFrames) {
-  if (!parses_itself()) GTEST_SKIP() << transport() << " has no byte stream of ours";
+TEST_P(StreamTest, FramesInSingleBytesAreWholeFrames) {
   Start();
   Listen();
   RawPeer raw(endpoint);
@@ -258,7 +255,8 @@ TEST_P(HostileTest, FramesInSingleBytesAreWholeFrames) {
   });
 }
 
-TALLY_EVERY_TRANSPORT(HostileTest);
+TALLY_TRANSPORT_SUITE(PortTest, TransportsThat([](const std::string& name) { return HasPorts(name); }), testing::Bool());
+TALLY_TRANSPORT_SUITE(StreamTest, TransportsThat([](const std::string& name) { return name == "tcp"; }), testing::Bool());
 
 }  // namespace
 }  // namespace tally
