@@ -35,22 +35,6 @@ constexpr std::size_t kDiscardBytes = std::size_t{64} << 20;
 
 }  // namespace
 
-TcpConnection::Outgoing& TcpConnection::Queue::PushBack() {
-  if (count_ == slots_.size()) {
-    std::vector<Outgoing> larger(2 * slots_.size());
-    for (std::size_t i = 0; i < count_; ++i) larger[i] = std::move((*this)[i]);
-    slots_ = std::move(larger);
-    first_ = 0;
-  }
-  ++count_;
-  return (*this)[count_ - 1];
-}
-
-void TcpConnection::Queue::PopFront() {
-  first_ = (first_ + 1) & (slots_.size() - 1);
-  --count_;
-}
-
 TcpConnection::TcpConnection(EventLoop* loop, BufferPool* pool, const LinkOptions& options, UniqueFd socket)
     : loop_(loop),
       pool_(pool),
@@ -142,10 +126,10 @@ Status TcpConnection::Send(const FrameHeader& header, std::span<const std::byte>
 // Runs what Send may not: releases, errors, and the write of small frames that have gathered.
 void TcpConnection::ScheduleFlush() {
   if (std::exchange(flush_posted_, true)) return;
-  boost::asio::post(loop_->impl().io, [self = shared_from_this()] {
-    self->flush_posted_ = false;
-    self->Flush();
-  });
+  boost::asio::post(loop_->impl().io, HandlerWithMemory(flush_memory_, [self = shared_from_this()] {
+                      self->flush_posted_ = false;
+                      self->Flush();
+                    }));
 }
 
 void TcpConnection::Flush() {
@@ -195,11 +179,12 @@ void TcpConnection::Write() {
     Consume(taken);
     if (taken == wanted) continue;
     write_armed_ = true;
-    socket_.async_wait(descriptor_base::wait_write,
-                       [self = shared_from_this()](const boost::system::error_code& error) {
-                         self->write_armed_ = false;
-                         if (!error) self->Flush();
-                       });
+    socket_.async_wait(
+        descriptor_base::wait_write,
+        HandlerWithMemory(write_memory_, [self = shared_from_this()](const boost::system::error_code& error) {
+          self->write_armed_ = false;
+          if (!error) self->Flush();
+        }));
   }
 }
 
@@ -231,10 +216,10 @@ std::uint64_t TcpConnection::GrantedBytes() {
   const TimePoint now = loop_->Now();
   while (slot_bytes_ < kPacedAheadBytes && granted_bytes_ + slot_bytes_ < queued_bytes_) {
     const std::uint64_t bytes = std::min(kPacedBytes, queued_bytes_ - granted_bytes_ - slot_bytes_);
-    slots_.push_back({now + options_.limiter->Reserve(RateLimiter::Direction::kSend, bytes, now), bytes});
+    slots_.PushBack() = {now + options_.limiter->Reserve(RateLimiter::Direction::kSend, bytes, now), bytes};
     slot_bytes_ += bytes;
   }
-  for (; !slots_.empty() && slots_.front().due <= now; slots_.pop_front()) {
+  for (; !slots_.empty() && slots_.front().due <= now; slots_.PopFront()) {
     slot_bytes_ -= slots_.front().bytes;
     granted_bytes_ += slots_.front().bytes;
   }
@@ -252,10 +237,12 @@ std::uint64_t TcpConnection::GrantedBytes() {
 void TcpConnection::ArmRead() {
   if (closed_ || paused_ || read_armed_ || read_timer_ != 0) return;
   read_armed_ = true;
-  socket_.async_wait(descriptor_base::wait_read, [self = shared_from_this()](const boost::system::error_code& error) {
-    self->read_armed_ = false;
-    if (!error) self->OnReadable();
-  });
+  socket_.async_wait(
+      descriptor_base::wait_read,
+      HandlerWithMemory(read_memory_, [self = shared_from_this()](const boost::system::error_code& error) {
+        self->read_armed_ = false;
+        if (!error) self->OnReadable();
+      }));
 }
 
 void TcpConnection::PauseReceive(bool paused) {

@@ -5,13 +5,14 @@
 
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "common/frame.h"
+#include "common/handler_memory.h"
 #include "common/loop.h"
+#include "common/recycled_queue.h"
 #include "common/transport/link.h"
 #include "common/transport/sockets.h"
 
@@ -53,20 +54,6 @@ class TcpConnection : public std::enable_shared_from_this<TcpConnection> {
     Release release;
     std::size_t size() const { return head.size() + payload.size(); }
   };
-  // A queue whose slots keep their memory.
-  class Queue {
-   public:
-    bool empty() const { return count_ == 0; }
-    std::size_t size() const { return count_; }
-    Outgoing& operator[](std::size_t i) { return slots_[(first_ + i) & (slots_.size() - 1)]; }
-    Outgoing& PushBack();
-    void PopFront();
-
-   private:
-    std::vector<Outgoing> slots_ = std::vector<Outgoing>(16);
-    std::size_t first_ = 0;
-    std::size_t count_ = 0;
-  };
   struct Slot {  // bytes that may be written from `due` on
     TimePoint due;
     std::uint64_t bytes = 0;
@@ -93,6 +80,9 @@ class TcpConnection : public std::enable_shared_from_this<TcpConnection> {
   BufferPool* const pool_;
   const LinkOptions options_;
   boost::asio::posix::stream_descriptor socket_;
+  const std::shared_ptr<HandlerMemory> flush_memory_ = std::make_shared<HandlerMemory>();
+  const std::shared_ptr<HandlerMemory> write_memory_ = std::make_shared<HandlerMemory>();
+  const std::shared_ptr<HandlerMemory> read_memory_ = std::make_shared<HandlerMemory>();
   const std::string local_address_;
   const std::string remote_address_;
   Owner* owner_ = nullptr;
@@ -102,7 +92,7 @@ class TcpConnection : public std::enable_shared_from_this<TcpConnection> {
   LinkStats stats_;
 
   // Writing
-  Queue queue_;
+  RecycledQueue<Outgoing> queue_;
   std::size_t front_written_ = 0;  // bytes of the first frame that the system has
   std::uint64_t queued_bytes_ = 0;
   std::vector<Release> released_;  // of frames written; run up to next_release_
@@ -112,7 +102,7 @@ class TcpConnection : public std::enable_shared_from_this<TcpConnection> {
   bool flush_posted_ = false;
   bool write_armed_ = false;
   int write_error_ = 0;
-  std::deque<Slot> slots_;
+  RecycledQueue<Slot> slots_;
   std::uint64_t slot_bytes_ = 0;
   std::uint64_t granted_bytes_ = 0;
   EventLoop::TimerId pace_timer_ = 0;

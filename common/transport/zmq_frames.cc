@@ -81,9 +81,9 @@ void OutFrames::Return(OutFrame* frame) {
   returns_.push_back(frame);
   returned_.notify_one();
   if (std::exchange(posted_, true)) return;
-  boost::asio::post(loop_->impl().io, [self = self_] {
-    if (*self != nullptr) (*self)->Drain();
-  });
+  boost::asio::post(loop_->impl().io, HandlerWithMemory(drain_memory_, [self = self_] {
+                      if (*self != nullptr) (*self)->Drain();
+                    }));
 }
 
 void OutFrames::Drain() {

@@ -18,6 +18,7 @@
 #include "common/buffer.h"
 #include "common/clock.h"
 #include "common/frame.h"
+#include "common/handler_memory.h"
 #include "common/loop.h"
 
 namespace tally {
@@ -69,6 +70,7 @@ class OutFrames {
   const std::function<void(OutFrame*)> on_returned_;
   const std::function<void()> on_drained_;
   const std::shared_ptr<OutFrames*> self_;  // *self_ = this while it lives, for tasks posted earlier
+  const std::shared_ptr<HandlerMemory> drain_memory_ = std::make_shared<HandlerMemory>();
   std::vector<OutFrame*> idle_;
   std::vector<OutFrame*> draining_;
   std::mutex mutex_;

@@ -104,18 +104,16 @@ ZmqShared::~ZmqShared() { zmq_ctx_term(context); }
 void ZmqShared::RunFinished() {
   while (!finished_.empty()) {
     const Release release = finished_.front().release;
-    finished_.pop_front();
+    finished_.PopFront();
     release();
   }
 }
 
 void ZmqShared::RunFinishedOf(ZmqLink* link) {
   std::vector<Release> releases;
-  std::erase_if(finished_, [&](const Finished& entry) {
-    if (entry.link != link) return false;
-    releases.push_back(entry.release);
-    return true;
-  });
+  for (std::size_t i = 0; i < finished_.size(); ++i) {
+    if (finished_[i].link == link) releases.push_back(std::exchange(finished_[i], {}).release);
+  }
   for (const Release& release : releases) release();
 }
 
@@ -253,10 +251,11 @@ std::unique_ptr<ZmqLink> ZmqSocket::MakeLink(const std::string& routing_id, cons
 void ZmqSocket::Arm(Watch& watch, bool* armed, void (ZmqSocket::*handle)()) {
   if (closed() || std::exchange(*armed, true)) return;
   watch.async_wait(Watch::wait_read,
-                   [self = shared_from_this(), armed, handle](const boost::system::error_code& error) {
-                     *armed = false;
-                     if (!error && !self->closed()) (self.get()->*handle)();
-                   });
+                   HandlerWithMemory(&watch == &watch_ ? watch_memory_ : monitor_memory_,
+                                     [self = shared_from_this(), armed, handle](const boost::system::error_code& error) {
+                                       *armed = false;
+                                       if (!error && !self->closed()) (self.get()->*handle)();
+                                     }));
 }
 
 // ---- receiving ----
@@ -264,10 +263,10 @@ void ZmqSocket::Arm(Watch& watch, bool* armed, void (ZmqSocket::*handle)()) {
 // The descriptor is edge-triggered, and a send may take its edge: a turn follows every wake-up and every send.
 void ZmqSocket::ScheduleTurn() {
   if (std::exchange(turn_posted_, true)) return;
-  boost::asio::post(shared_->loop->impl().io, [self = shared_from_this()] {
-    self->turn_posted_ = false;
-    if (!self->closed()) self->Turn();
-  });
+  boost::asio::post(shared_->loop->impl().io, HandlerWithMemory(turn_memory_, [self = shared_from_this()] {
+                      self->turn_posted_ = false;
+                      if (!self->closed()) self->Turn();
+                    }));
 }
 
 int ZmqSocket::Events() {
@@ -356,7 +355,7 @@ Status ZmqSocket::ReadFrame(Arrived& arrived, std::size_t max_header, std::uint6
 }
 
 void ZmqSocket::DispatchToLink(ZmqLink& link, Arrived& arrived) {
-  Frame frame;
+  Frame& frame = arriving_;
   const Status status = ReadFrame(arrived, kMaxHeaderBytes, MaxPayload(shared_->options), &frame.header);
   if (!status.ok()) return Fail(arrived.routing_id, status);
   const std::uint64_t bytes = arrived.head.bytes().size() + arrived.payload.bytes().size();
@@ -377,6 +376,7 @@ void ZmqSocket::DispatchToLink(ZmqLink& link, Arrived& arrived) {
       });
     }
   }
+  frame.payload = {};
   if (frame.header.payload_bytes > 0) {
     frame.hold = shared_->parts.Hold(std::move(arrived.payload));
     frame.payload = frame.hold.bytes();
@@ -387,6 +387,7 @@ void ZmqSocket::DispatchToLink(ZmqLink& link, Arrived& arrived) {
     link.held_.push_back(std::move(frame));
   } else {
     Deliver(link, frame);
+    arriving_.hold.Reset();
   }
 }
 
@@ -547,7 +548,7 @@ void ZmqSocket::Enqueue(ZmqLink& link, const FrameHeader& header, std::span<cons
   frame->payload = payload;
   frame->release = on_release;
   frame->link = &link;
-  link.queue_.push_back(frame);
+  link.queue_.PushBack() = frame;
   link.queued_bytes_ += frame->size();
   Pump(link);
 }
@@ -558,7 +559,7 @@ void ZmqSocket::Pump(ZmqLink& link) {
     const int error = shared_->out.Hand(socket_, link.routing_id_, frame);
     ScheduleTurn();
     if (error != 0) return GoneSoon(link, kLastFramesRounds, kLastFramesPatience);
-    link.queue_.pop_front();
+    link.queue_.PopFront();
     ++link.in_flight_;
     link.in_flight_bytes_ += frame->size();
   }
@@ -607,12 +608,12 @@ void ZmqSocket::Drop(ZmqLink& link) {
       found != by_descriptor_.end() && found->second == link.routing_id_) {
     by_descriptor_.erase(found);
   }
-  for (OutFrame* frame : link.queue_) {
+  for (; !link.queue_.empty(); link.queue_.PopFront()) {
+    OutFrame* const frame = link.queue_.front();
     link.queued_bytes_ -= frame->size();
     shared_->Finish(&link, frame->release);
     shared_->out.Put(frame);
   }
-  link.queue_.clear();
   link.held_.clear();
   held_bytes_ -= std::exchange(link.held_bytes_, 0);
   link.socket_.reset();

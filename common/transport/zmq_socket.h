@@ -10,7 +10,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "common/handler_memory.h"
 #include "common/loop.h"
+#include "common/recycled_queue.h"
 #include "common/transport/link.h"
 #include "common/transport/sockets.h"
 #include "common/transport/zmq_frames.h"
@@ -34,7 +36,7 @@ class ZmqShared {
   std::uint64_t next_monitor = 0;  // a name for each socket's monitor
 
   // Releases of frames that are written, in order, not yet run.
-  void Finish(ZmqLink* link, Release release) { finished_.push_back({link, release}); }
+  void Finish(ZmqLink* link, Release release) { finished_.PushBack() = {link, release}; }
   void RunFinished();
   void RunFinishedOf(ZmqLink* link);
 
@@ -43,7 +45,7 @@ class ZmqShared {
     ZmqLink* link;
     Release release;
   };
-  std::deque<Finished> finished_;
+  RecycledQueue<Finished> finished_;
 };
 
 class ZmqLink final : public Link {
@@ -73,7 +75,7 @@ class ZmqLink final : public Link {
   const bool paced_;
   LinkStats stats_;
 
-  std::deque<OutFrame*> queue_;  // not yet in ZeroMQ's hands
+  RecycledQueue<OutFrame*> queue_;  // not yet in ZeroMQ's hands
   std::size_t in_flight_ = 0;    // frames in its hands
   std::uint64_t in_flight_bytes_ = 0;
   std::uint64_t queued_bytes_ = 0;  // both
@@ -178,7 +180,11 @@ class ZmqSocket : public std::enable_shared_from_this<ZmqSocket> {
   bool watch_armed_ = false;
   bool monitor_armed_ = false;
   bool turn_posted_ = false;
+  const std::shared_ptr<HandlerMemory> watch_memory_ = std::make_shared<HandlerMemory>();
+  const std::shared_ptr<HandlerMemory> monitor_memory_ = std::make_shared<HandlerMemory>();
+  const std::shared_ptr<HandlerMemory> turn_memory_ = std::make_shared<HandlerMemory>();
   FrameHeader header_out_;
+  Frame arriving_;  // being delivered; its header keeps its memory
   EventLoop::TimerId read_timer_ = 0;
   std::uint64_t held_bytes_ = 0;  // by all links
   std::deque<Arrived> backlog_;   // received while a closing link waited

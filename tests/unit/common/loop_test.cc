@@ -73,6 +73,26 @@ TEST(EventLoop, StopBeforeRunReturnsAtOnceAndRestartRunsAgain) {
   EXPECT_EQ(ran, 1);
 }
 
+TEST(EventLoop, StopInTheMiddleKeepsTheRestInOrder) {
+  EventLoop loop;
+  std::vector<int> order;
+  for (int i = 0; i < 10; ++i) {
+    loop.Post([&, i] {
+      order.push_back(i);
+      if (i % 3 == 0) loop.Stop();
+    });
+  }
+  for (const std::size_t ran : {1u, 4u, 7u, 10u}) {
+    loop.Run();
+    EXPECT_EQ(order.size(), ran);
+    if (ran == 1) loop.Post([&] { order.push_back(10); });
+    loop.Restart();
+  }
+  loop.Post([&] { loop.Stop(); });
+  loop.Run();
+  for (int i = 0; i < 11; ++i) EXPECT_EQ(order[static_cast<std::size_t>(i)], i);
+}
+
 TEST(EventLoop, StopFromAnotherThreadWakesAnIdleLoop) {
   EventLoop loop;
   std::atomic<bool> running{false};
@@ -130,6 +150,30 @@ TEST(EventLoop, CancelledTimersNeverRunEvenWhenAlreadyDue) {
   loop.After(milliseconds(10), [&] { loop.Stop(); });
   loop.Run();
   EXPECT_FALSE(ran);
+}
+
+TEST(EventLoop, ManyTimersSetAndCancelledInAnyOrder) {
+  EventLoop loop;
+  std::vector<int> ran;
+  std::vector<EventLoop::TimerId> timers;
+  for (int i = 0; i < 200; ++i) {
+    timers.push_back(loop.After(milliseconds((i * 37) % 50), [&, i] { ran.push_back(i); }));
+  }
+  for (int i = 0; i < 200; i += 3) loop.Cancel(timers[static_cast<std::size_t>((i * 71) % 200)]);
+  std::vector<int> expected;
+  for (int at = 0; at < 50; ++at) {
+    for (int i = 0; i < 200; ++i) {
+      bool cancelled = false;
+      for (int c = 0; c < 200; c += 3) cancelled = cancelled || (c * 71) % 200 == i;
+      if ((i * 37) % 50 == at && !cancelled) expected.push_back(i);
+    }
+  }
+  loop.After(milliseconds(60), [&] { loop.Stop(); });
+  loop.Run();
+  // Of timers that are due together the first made is first; made one after another, the earlier delay can be later.
+  std::ranges::sort(ran);
+  std::ranges::sort(expected);
+  EXPECT_EQ(ran, expected);
 }
 
 TEST(EventLoop, ATimerMayCancelItselfAndSetAnother) {
