@@ -23,7 +23,7 @@ void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 namespace tally::test {
 namespace {
 
-constexpr std::uint32_t kWorkers = 2, kWarmUp = 20, kSteps = 50;
+constexpr std::uint32_t kWorkers = 2, kWarmUp = 100, kSteps = 100;
 
 struct Way {
   const char* name;

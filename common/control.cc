@@ -5,6 +5,7 @@
 #include <capnp/message.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "common/envelope.h"
 #include "schemas/control.capnp.h"
@@ -13,6 +14,7 @@ namespace tally {
 namespace {
 
 constexpr std::size_t kMaxNameBytes = 128;
+constexpr std::size_t kSmallMessageWords = 64;  // a step's messages
 constexpr std::size_t kMaxTextBytes = std::size_t{64} << 10;
 constexpr std::uint64_t kMaxElements = std::uint64_t{1} << 40;
 
@@ -333,11 +335,33 @@ bool IsPrintableName(std::string_view text) {
 }
 
 std::vector<std::byte> EncodeControl(const ControlMessage& message) {
-  capnp::MallocMessageBuilder builder;
+  std::vector<std::byte> bytes;
+  EncodeControl(message, &bytes);
+  return bytes;
+}
+
+void EncodeControl(const ControlMessage& message, std::vector<std::byte>* out) {
+  capnp::word first_segment[kSmallMessageWords] = {};
+  capnp::MallocMessageBuilder builder(kj::arrayPtr(first_segment, kSmallMessageWords));
   std::visit(Writer{builder.initRoot<schema::ControlMessage>()}, message);
-  const kj::Array<capnp::word> words = capnp::messageToFlatArray(builder);
-  const auto bytes = std::as_bytes(std::span(words.begin(), words.size()));
-  return {bytes.begin(), bytes.end()};
+  const auto segments = builder.getSegmentsForOutput();
+  // The segment table: their number less one, their words, padding to a whole word.
+  std::size_t words = segments.size() / 2 + 1;
+  for (const auto& segment : segments) words += segment.size();
+  out->assign(words * sizeof(capnp::word), std::byte{0});
+  std::byte* table = out->data();
+  const auto put = [&table](std::size_t number) {
+    const auto word32 = static_cast<std::uint32_t>(number);
+    std::memcpy(table, &word32, sizeof word32);
+    table += sizeof word32;
+  };
+  put(segments.size() - 1);
+  std::byte* body = out->data() + (segments.size() / 2 + 1) * sizeof(capnp::word);
+  for (const auto& segment : segments) {
+    put(segment.size());
+    std::memcpy(body, segment.begin(), segment.size() * sizeof(capnp::word));
+    body += segment.size() * sizeof(capnp::word);
+  }
 }
 
 Result<ControlMessage> DecodeControl(std::span<const std::byte> bytes) {

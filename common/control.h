@@ -146,6 +146,8 @@ using ControlMessage =
 
 // May be longer than kMaxControlBytes where a layout is huge: whoever sends it compares.
 std::vector<std::byte> EncodeControl(const ControlMessage& message);
+// The same into `out` (cleared first): small messages take no memory beyond it.
+void EncodeControl(const ControlMessage& message, std::vector<std::byte>* out);
 // Errors: kCorrupt with the field; kUnsupported for a message that a newer version added, to be ignored.
 // Bounds: total <= 1 MiB, nesting <= 16, names as IsPrintableName; in texts for people the unprintable becomes '?'.
 Result<ControlMessage> DecodeControl(std::span<const std::byte> bytes);

@@ -82,7 +82,7 @@ Status Read(schema::Header::Reader from, FrameHeader* to) {
   if (collective.getDtype() > static_cast<std::uint8_t>(DType::kBFloat16)) return Wrong("dtype", collective.getDtype());
   if (collective.getOp() > static_cast<std::uint8_t>(ReduceOp::kMean)) return Wrong("op", collective.getOp());
   to->collective = {collective.getElements(), static_cast<DType>(collective.getDtype()),
-                    static_cast<ReduceOp>(collective.getOp())};
+                    static_cast<ReduceOp>(collective.getOp()), collective.getCall()};
   return Status::Ok();
 }
 
@@ -120,6 +120,7 @@ void EncodeHeader(const FrameHeader& header, std::vector<std::byte>* out) {
     collective.setElements(header.collective.elements);
     collective.setDtype(static_cast<std::uint8_t>(header.collective.dtype));
     collective.setOp(static_cast<std::uint8_t>(header.collective.op));
+    collective.setCall(header.collective.call);
   }
   const std::size_t words = builder.getSegmentsForOutput()[0].size();
   out->resize(8 * (words + 1));

@@ -37,6 +37,7 @@ struct CollectiveShape {
   std::uint64_t elements = 0;
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
+  std::uint64_t call = 0;  // from 1; 0: no standalone collective
   bool operator==(const CollectiveShape&) const = default;
 };
 

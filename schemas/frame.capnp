@@ -34,11 +34,12 @@ struct Header {
   payloadBytes @15 :UInt64;
   payloadCrc @16 :UInt32;    # CRC32C of the payload, if hasCrc
   hasCrc @17 :Bool;
-  collective @18 :Collective; # group 0 only: what the caller asked for, compared by every receiver
+  collective @18 :Collective; # standalone collectives only: what the caller asked for, compared by every receiver
 }
 
 struct Collective {
   elements @0 :UInt64;
   dtype @1 :UInt8;
   op @2 :UInt8;              # 0 sum, 1 mean
+  call @3 :UInt64;           # its number on the sender, from 1
 }

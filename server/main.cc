@@ -96,7 +96,6 @@ int Serve(const Flags& flags) {
   auto logger = Logger::Make(config.log);
   if (!logger.ok()) return Complain(logger.status());
   (*logger)->SetContext({{"server", config.server.index}});
-  for (const std::string& warning : loaded->warnings) (*logger)->Warn(warning);
 
   auto server = Server::Start(config, logger->get());
   if (!server.ok()) return Complain(server.status());

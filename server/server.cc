@@ -80,7 +80,7 @@ Status Server::Begin() {
     CoordinatorOptions coordinator;
     coordinator.version = kVersion;
     coordinator.incarnation = incarnation_;
-    coordinator_host_ = std::make_unique<CoordinatorHost>(&loop_, coordinator);
+    coordinator_host_ = std::make_unique<CoordinatorHost>(&loop_, logger_, coordinator);
     TALLY_ASSIGN_OR_RETURN(control_address_, coordinator_host_->Listen(control_transport_.get(), config_.server.listen));
     coordinator_ = control_address_;
   } else {
@@ -219,6 +219,7 @@ void Server::EndJob() {
   Collect();
   owner_host_.reset();
   groups_.clear();
+  calls_ = {};
   ++stats_.jobs;
   const LinkStats links = links_->stats();
   logger_->Info("job ended",
@@ -267,7 +268,7 @@ void Server::OnFrame(Link& link, Frame& frame) {
     return;
   } else if (header.epoch != group->second) {
     return;  // fenced: of an epoch that is over
-  } else {
+  } else if (status = calls_.Note(Position(header.position), header.collective); status.ok()) {
     status = owner_host_->OnPush(frame);
   }
   if (status.ok()) return;

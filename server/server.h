@@ -15,6 +15,7 @@
 #include "common/log.h"
 #include "common/loop.h"
 #include "common/transport/link.h"
+#include "server/core/collective_calls.h"
 #include "server/core/coordinator_host.h"
 #include "server/core/data_links.h"
 #include "server/core/membership.h"
@@ -84,6 +85,7 @@ class Server final : public LinkHandler, public MembershipEvents {
   std::string job_name_;
   std::uint64_t job_hash_ = 0;
   std::vector<std::pair<std::uint32_t, EpochId>> groups_;
+  CollectiveCalls calls_;
   bool running_ = false, stopping_ = false;
   ServerStats stats_;
   std::thread thread_;

@@ -66,7 +66,7 @@ Engine::~Engine() {
   membership_.reset();
   links_.reset();
   coordinator_host_.reset();
-  local_frames_.clear();
+  local_frames_.Clear();
   worker_transport_.reset();
   server_transport_.reset();
   control_transport_.reset();
@@ -76,7 +76,6 @@ Status Engine::Begin() {
   const Config& c = loaded_.config;
   TALLY_ASSIGN_OR_RETURN(logger_, Logger::Make(c.log));
   logger_->SetContext({{"job", c.job.name}, {"rank", c.worker.rank}});
-  for (const std::string& warning : loaded_.warnings) logger_->Warn(warning);
   workers_ = c.job.workers;
   servers_ = static_cast<std::uint32_t>(c.servers.addresses.size());
   if (workers_ == 0 || c.worker.rank >= workers_) {
@@ -85,6 +84,7 @@ Status Engine::Begin() {
                            "WORLD_SIZE");
   }
   TALLY_ASSIGN_OR_RETURN(const ModeExpansion expansion, ExpandMode(c));
+  for (const std::string& warning : expansion.warnings) logger_->Warn(warning);
   exchange_ = expansion.exchange;
   schedule_ = expansion.schedule;
   server_shares_ = expansion.server_shares;
@@ -114,7 +114,7 @@ Status Engine::Begin() {
     CoordinatorOptions coordinator_options;
     coordinator_options.version = kVersion;
     coordinator_options.incarnation = incarnation_;
-    coordinator_host_ = std::make_unique<CoordinatorHost>(&loop_, coordinator_options);
+    coordinator_host_ = std::make_unique<CoordinatorHost>(&loop_, logger_.get(), coordinator_options);
     TALLY_ASSIGN_OR_RETURN(coordinator, coordinator_host_->Listen(control_transport_.get(), coordinator));
   }
   loaded_.config.coordinator.address = coordinator;
@@ -221,8 +221,12 @@ void Engine::OnEpoch(EpochMessage message) {
                      BufferRef hold) { links_->Send({Role::kWorker, p.value}, key, header, payload, std::move(hold)); };
   host.has_local = true;
   host.local = self;
-  host.deliver_local = [this](Frame& frame) {
-    local_frames_.push_back(std::move(frame));
+  host.deliver_local = [this](const FrameHeader& header, std::span<const std::byte> payload, BufferRef hold) {
+    Frame& kept = local_frames_.Add();
+    kept.header = header;
+    // const_cast: the payload is read only, as hold is shared (see Frame).
+    kept.payload = {const_cast<std::byte*>(payload.data()), payload.size()};
+    kept.hold = std::move(hold);
     if (std::exchange(draining_local_, true)) return;
     loop_.Post([this] { DrainLocal(); });
   };
@@ -340,6 +344,8 @@ bool Engine::Deliver(Frame& frame) {
   if (found == groups_.end()) return false;
   GroupRuntime& group = *found->second;
   if (frame.header.epoch != group.tables().message.epoch) return true;  // fenced: of an epoch that is over
+  NoteCall(Position(frame.header.position), frame.header.collective);
+  if (failed_) return true;
   if (frame.header.kind == FrameKind::kPush) {
     if (const Status status = owner_host_->OnPush(frame); !status.ok()) {
       Fail(status.WithContext("push from position " + std::to_string(frame.header.position)));
@@ -352,11 +358,12 @@ bool Engine::Deliver(Frame& frame) {
 
 void Engine::DrainLocal() {
   draining_local_ = false;
-  std::vector<Frame> frames = std::exchange(local_frames_, {});
-  for (Frame& frame : frames) {
-    if (failed_) return;
-    Deliver(frame);
+  std::swap(local_frames_, draining_frames_);
+  for (Frame& frame : draining_frames_) {
+    if (!failed_) Deliver(frame);
+    frame.hold.Reset();
   }
+  draining_frames_.Clear();
 }
 
 void Engine::OnClosed(Link& link, const Status& why) {
@@ -396,8 +403,12 @@ Status Engine::Send(OwnerRef to, std::uint32_t key, const FrameHeader& header, s
                     BufferRef hold) {
   if (to.role == Role::kWorker && to.index == links_->self().index) {
     // const_cast: shared or wrapped as const, so the owner only reads (see Frame).
-    Frame frame{header, {const_cast<std::byte*>(payload.data()), payload.size()}, std::move(hold)};
-    return owner_host_->OnPush(frame);
+    own_push_.header = header;
+    own_push_.payload = {const_cast<std::byte*>(payload.data()), payload.size()};
+    own_push_.hold = std::move(hold);
+    const Status status = owner_host_->OnPush(own_push_);
+    own_push_.hold.Reset();
+    return status;
   }
   links_->Send(to, key, header, payload, std::move(hold));
   return Status::Ok();
@@ -447,7 +458,7 @@ void Engine::SetFailure(const Status& why) {
   // run inside a link's own callback.
   loop_.Post([this, status] {
     links_->CloseAll();
-    local_frames_.clear();
+    local_frames_.Clear();
     CompleteAll(status);
   });
 }
@@ -475,10 +486,14 @@ std::string Engine::Ask(std::function<std::string()> question) {
   return future.get();
 }
 
-Status Engine::Wait(Completion& completion, Nanos timeout, const std::string& what, GroupRuntime* group) {
-  const auto describe = [&] { return group == nullptr ? what : what + ": " + Ask([group] { return group->Describe(); }); };
+Status Engine::Wait(Completion& completion, const std::function<std::string()>& what, GroupRuntime* group) {
+  const Nanos timeout = loaded_.config.step.timeout;
+  const auto describe = [&what, group, this] {
+    return group == nullptr ? what() : what() + ": " + Ask([group] { return group->Describe(); });
+  };
   Status status;
-  if (completion.Wait(timeout, [&] { logger_->Info("waiting", {{"for", describe()}}); }, &status)) return status;
+  const auto speak_up = [this, &describe] { logger_->Info("waiting", {{"for", describe()}}); };
+  if (completion.Wait(timeout, speak_up, &status)) return status;
   const Status late = Timeout(RankName() + ": " + describe() + "; nothing within " +
                               std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count()) +
                               " ms (step.timeout)");
@@ -511,73 +526,95 @@ Result<GroupRuntime*> Engine::Declare(std::span<const TensorSpec> tensors, const
     declarations_.push_back(declaration);
     membership_->Send(message);
   });
-  TALLY_RETURN_IF_ERROR(Wait(declaration->completion, loaded_.config.step.timeout,
-                             "the declaration of group " + options.name + " by all ranks", nullptr));
+  const auto what = [&options] { return "the declaration of group " + options.name + " by all ranks"; };
+  TALLY_RETURN_IF_ERROR(Wait(declaration->completion, what, nullptr));
   return declaration->group;
 }
 
+// Tasks that a warm step posts hold two pointers: a std::function keeps those without memory of its own.
+
 Result<Ticket> Engine::Submit(GroupRuntime* group, std::uint32_t bucket, StepWeight weight) {
   if (failed_) return failure();
-  Ticket ticket;
-  ticket.state_ = std::make_shared<TicketState>();
-  ticket.state_->engine = this;
-  ticket.state_->group = group;
-  ticket.state_->bucket = bucket;
-  Post([this, group, bucket, weight, state = ticket.state_] {
+  std::shared_ptr<TicketState>& state = group->tickets[bucket];
+  if (state == nullptr || state.use_count() != 1) {
+    state = std::make_shared<TicketState>();
+    state->engine = this;
+    state->group = group;
+    state->bucket = bucket;
+  }
+  state->completion.Reset();
+  state->weight = weight;
+  Post([this, raw = state.get()] {
     if (failed_) {
-      state->completion.Complete(failure());
+      raw->completion.Complete(failure());
     } else {
-      group->Submit(bucket, weight, state);
+      raw->group->Submit(raw->bucket);
     }
   });
+  Ticket ticket;
+  ticket.state_ = state;
   return ticket;
 }
 
 Status Engine::WaitTicket(TicketState* ticket) {
-  return Wait(ticket->completion, loaded_.config.step.timeout, "bucket " + std::to_string(ticket->bucket),
-              ticket->group);
+  return Wait(ticket->completion, [ticket] { return "bucket " + std::to_string(ticket->bucket); }, ticket->group);
 }
 
 Result<StepResult> Engine::EndStep(GroupRuntime* group, Vote vote, StepWeight weight) {
   if (failed_) return failure();
-  struct End {
-    Completion completion;
-    StepResult result;
-  };
-  auto end = std::make_shared<End>();
-  Post([this, group, vote, weight, end] {
+  StepEnding& ending = group->ending;
+  ending.completion.Reset();
+  ending.vote = vote;
+  ending.weight = weight;
+  Post([this, group] {
     if (failed_) {
-      end->completion.Complete(failure());
+      group->ending.completion.Complete(failure());
     } else {
-      group->EndStep(vote, weight, std::shared_ptr<Completion>(end, &end->completion),
-                     std::shared_ptr<StepResult>(end, &end->result));
+      group->EndStep();
     }
   });
-  TALLY_RETURN_IF_ERROR(Wait(end->completion, loaded_.config.step.timeout, "the end of the step", group));
-  return end->result;
+  TALLY_RETURN_IF_ERROR(Wait(ending.completion, [] { return std::string("the end of the step"); }, group));
+  return std::move(ending.result);
 }
 
 Status Engine::AllReduce(std::span<float> data, ReduceOp op) {
   if (failed_) return failure();
-  GroupRuntime*& group = collectives_[{data.size(), static_cast<int>(op)}];
-  if (group == nullptr) {
-    GroupOptions options;
-    options.name = std::string(kCollectivePrefix) + std::to_string(collectives_.size());
-    const TensorSpec tensor{op == ReduceOp::kSum ? "sum" : "mean", ElementCount(data.size()), DType::kFloat32};
-    TALLY_ASSIGN_OR_RETURN(group, Declare(std::span(&tensor, 1), options));
-  }
-  StepWeight weight;
-  if (op == ReduceOp::kSum && rank().value != 0) weight.declared = 0;
-  auto completion = std::make_shared<Completion>();
-  Post([this, group = group, data, weight, completion] {
+  const CollectiveShape shape{data.size(), DType::kFloat32, op, ++last_call_};
+  TALLY_ASSIGN_OR_RETURN(GroupRuntime * group, CollectiveGroup(shape));
+  StepEnding& ending = group->ending;
+  ending.completion.Reset();
+  ending.weight = {};
+  if (op == ReduceOp::kSum && rank().value != 0) ending.weight.declared = 0;
+  ending.data = data;
+  ending.collective = shape;
+  Post([this, group] {
+    if (!failed_) NoteCall(Position(links_->self().index), group->ending.collective);
     if (failed_) {
-      completion->Complete(failure());
+      group->ending.completion.Complete(failure());
     } else {
-      group->RunCollective(data, weight, completion);
+      group->RunCollective();
     }
   });
-  return Wait(*completion, loaded_.config.step.timeout, "all-reduce of " + std::to_string(data.size()) + " elements",
-              group);
+  const auto what = [&shape] { return "all-reduce of " + std::to_string(shape.elements) + " elements"; };
+  return Wait(ending.completion, what, group);
+}
+
+Result<GroupRuntime*> Engine::CollectiveGroup(const CollectiveShape& shape) {
+  GroupRuntime*& group = collectives_[{shape.elements, static_cast<int>(shape.op)}];
+  if (group != nullptr) return group;
+  // Noted before the declaration, which waits for ranks that may be in another call.
+  Post([this, shape] {
+    if (!failed_) NoteCall(Position(links_->self().index), shape);
+  });
+  GroupOptions options;
+  options.name = std::string(kCollectivePrefix) + std::to_string(collectives_.size());
+  const TensorSpec tensor{shape.op == ReduceOp::kSum ? "sum" : "mean", ElementCount(shape.elements), shape.dtype};
+  TALLY_ASSIGN_OR_RETURN(group, Declare(std::span(&tensor, 1), options));
+  return group;
+}
+
+void Engine::NoteCall(Position rank, const CollectiveShape& shape) {
+  if (const Status status = calls_.Note(rank, shape); !status.ok()) Fail(status);
 }
 
 Status Engine::Leave() {

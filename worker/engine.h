@@ -16,7 +16,9 @@
 #include "common/config/config.h"
 #include "common/log.h"
 #include "common/loop.h"
+#include "common/recycled_list.h"
 #include "common/transport/link.h"
+#include "server/core/collective_calls.h"
 #include "server/core/coordinator_host.h"
 #include "server/core/data_links.h"
 #include "server/core/membership.h"
@@ -85,7 +87,10 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   void WatchSteps(const Status& suspicion);
   void CheckSteps();
   void CompleteAll(const Status& status);
-  Status Wait(Completion& completion, Nanos timeout, const std::string& what, GroupRuntime* group);
+  // `what`: for the log and errors, asked for only when the wait is long.
+  Status Wait(Completion& completion, const std::function<std::string()>& what, GroupRuntime* group);
+  Result<GroupRuntime*> CollectiveGroup(const CollectiveShape& shape);
+  void NoteCall(Position rank, const CollectiveShape& shape);
   std::string Ask(std::function<std::string()> question);
   void Post(std::function<void()> task);
   std::string RankName() const;
@@ -113,7 +118,9 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   std::vector<OwnerRef> peers_;           // that need links
   EpochMessage epoch_;
   std::vector<std::shared_ptr<Declaration>> declarations_;
-  std::vector<Frame> local_frames_;       // replies of our own owner, to be delivered in a turn of their own
+  // Replies of our own owner, delivered in a turn of their own. The frames keep their headers' memory.
+  RecycledList<Frame> local_frames_, draining_frames_;
+  Frame own_push_;                        // to our own owner
   bool draining_local_ = false;
   Status suspicion_;                      // why a step may never end, if there is a reason
   std::map<std::uint32_t, std::uint64_t> watched_steps_;  // per group in flight: its progress at the last check
@@ -126,7 +133,9 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   std::thread thread_;
   bool left_ = false;                     // caller side
 
+  CollectiveCalls calls_;
   std::map<std::pair<std::uint64_t, int>, GroupRuntime*> collectives_;  // by element count and op; caller side
+  std::uint64_t last_call_ = 0;                                         // caller side
   std::uint64_t committed_ = 0, skipped_ = 0;
 };
 

@@ -15,6 +15,7 @@
 #include "compress/error_feedback.h"
 #include "server/core/group_tables.h"
 #include "worker/frame_plan.h"
+#include "worker/step_weight.h"
 
 namespace tally {
 
@@ -43,18 +44,13 @@ struct ExchangeOptions {
   bool stochastic = false;
 };
 
-// A rank's weight in one step: its gradient is multiplied by `factor`, and `declared` is what it adds to W. They differ
-// only in a plain sum, which is a mean whose declared weights add up to one (rank 0 declares 1, the others 0).
-struct StepWeight {
-  float factor = 1;
-  double declared = 1;
-};
-
 class Exchange {
  public:
   virtual ~Exchange() = default;
   // `verdict_flags`: kFlagPreviousCommitted or kFlagPreviousSkipped, or 0 before the first step.
-  virtual void BeginStep(StepId step, std::uint16_t verdict_flags, StepWeight weight) = 0;
+  // `collective`: stamped on every frame of a standalone collective.
+  virtual void BeginStep(StepId step, std::uint16_t verdict_flags, StepWeight weight,
+                         const CollectiveShape& collective) = 0;
   // The bucket's inputs are final; all lower buckets have been started.
   virtual Status StartBucket(std::uint32_t bucket) = 0;
   // A reply, partial or total of the current step (group, epoch, step and sender are checked already). May keep the

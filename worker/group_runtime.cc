@@ -43,6 +43,7 @@ Result<std::unique_ptr<GroupRuntime>> GroupRuntime::Make(const Options& options,
     if (const auto found = FindSchedule(tables->message.schedule); !found.ok()) return found.status();
   }
   std::unique_ptr<GroupRuntime> group(new GroupRuntime(options, std::move(tables), pool, environment));
+  group->tickets.resize(group->buckets_.size());
   const Layout& layout = group->tables_->layout;
   std::map<std::string_view, std::uint32_t> by_name;
   for (std::uint32_t t = 0; t < layout.tensors.size(); ++t) by_name[layout.tensors[t].name] = t;
@@ -87,16 +88,23 @@ void GroupRuntime::Open(StepWeight weight) {
     buckets_[b].submitted = buckets_[b].missing = false;
     buckets_[b].remaining = static_cast<std::uint32_t>(tables_->layout.bucket_slabs[b].size());
   }
-  exchange_->BeginStep(step_, last_verdict_, weight);
-  std::deque<Frame> early = std::exchange(early_, {});
+  exchange_->BeginStep(step_, last_verdict_, weight, collective_);
+  std::swap(opening_, early_);
   early_bytes_ = 0;
-  for (Frame& frame : early) {
+  for (Frame& frame : opening_) {
     if (!broken_) Check(exchange_->OnFrame(frame));
+    frame.hold.Reset();
   }
+  opening_.Clear();
 }
 
-void GroupRuntime::Submit(std::uint32_t bucket, StepWeight weight, std::shared_ptr<TicketState> ticket) {
-  Open(weight);
+void GroupRuntime::Submit(std::uint32_t bucket) {
+  const std::shared_ptr<TicketState>& ticket = tickets[bucket];
+  Open(ticket->weight);
+  StartBucketOf(bucket, ticket);
+}
+
+void GroupRuntime::StartBucketOf(std::uint32_t bucket, std::shared_ptr<TicketState> ticket) {
   buckets_[bucket].submitted = true;
   buckets_[bucket].ticket = std::move(ticket);
   StartReady();
@@ -117,23 +125,24 @@ void GroupRuntime::StartReady() {
   }
 }
 
-void GroupRuntime::EndStep(Vote vote, StepWeight weight, std::shared_ptr<Completion> ended,
-                           std::shared_ptr<StepResult> outcome) {
-  Open(weight);
-  ending_ = true;
-  vote_ = vote;
-  ended_ = std::move(ended);
-  outcome_ = std::move(outcome);
+void GroupRuntime::EndStep() {
+  Open(ending.weight);
+  ending_ = awaited_ = true;
   for (Bucket& bucket : buckets_) bucket.missing = !bucket.submitted;
   StartReady();
   FinishIfComplete();
 }
 
-void GroupRuntime::RunCollective(std::span<float> data, StepWeight weight,
-                                 std::shared_ptr<Completion> ended) {
-  inputs[0] = outputs[0] = data.data();
-  ended_ = std::move(ended);
-  Submit(0, weight, nullptr);
+void GroupRuntime::RunCollective() {
+  inputs[0] = outputs[0] = ending.data.data();
+  collective_ = ending.collective;
+  awaited_ = true;
+  Open(ending.weight);
+  StartBucketOf(0, nullptr);
+}
+
+void GroupRuntime::CompleteEnding(const Status& status) {
+  if (std::exchange(awaited_, false)) ending.completion.Complete(status);
 }
 
 void GroupRuntime::OnFrame(Frame& frame) {
@@ -153,7 +162,7 @@ void GroupRuntime::OnFrame(Frame& frame) {
       Check(Corrupt("early frames of step " + std::to_string(step.value) + " exceed the credit of all positions"));
       return;
     }
-    early_.push_back(std::move(frame));
+    std::swap(early_.Add(), frame);
   }
   // Older: a repeat of something already finished.
 }
@@ -181,7 +190,7 @@ void GroupRuntime::FinishIfComplete() {
   message.step = step_;
   message.epoch = tables_->message.epoch;
   message.non_finite = non_finite_;
-  message.skip_vote = vote_ == Vote::kSkip;
+  message.skip_vote = ending.vote == Vote::kSkip;
   message.note = note_;
   environment_->Prepared(message);
 }
@@ -189,9 +198,9 @@ void GroupRuntime::FinishIfComplete() {
 void GroupRuntime::OnVerdict(const VerdictMessage& verdict) {
   if (!open_ || !prepared_ || verdict.step != step_) return;
   environment_->Verdict(verdict);
-  outcome_->step = step_;
-  outcome_->outcome = verdict.commit ? Outcome::kCommitted : Outcome::kSkipped;
-  outcome_->reason = verdict.reason;
+  ending.result.step = step_;
+  ending.result.outcome = verdict.commit ? Outcome::kCommitted : Outcome::kSkipped;
+  ending.result.reason = verdict.reason;
   CloseStep(verdict.commit);
 }
 
@@ -205,7 +214,7 @@ void GroupRuntime::CloseStep(bool committed) {
   ++step_;
   open_ = false;
   for (Bucket& bucket : buckets_) bucket.ticket.reset();
-  if (const std::shared_ptr<Completion> ended = std::exchange(ended_, nullptr); ended != nullptr) ended->Complete(Status::Ok());
+  CompleteEnding(Status::Ok());
 }
 
 void GroupRuntime::FailAll(const Status& why) {
@@ -213,7 +222,7 @@ void GroupRuntime::FailAll(const Status& why) {
   for (Bucket& bucket : buckets_) {
     if (bucket.ticket != nullptr) bucket.ticket->completion.Complete(why);
   }
-  if (const std::shared_ptr<Completion> ended = std::exchange(ended_, nullptr); ended != nullptr) ended->Complete(why);
+  CompleteEnding(why);
 }
 
 void GroupRuntime::Check(const Status& status) {

@@ -5,13 +5,13 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "common/arena.h"
+#include "common/recycled_list.h"
 #include "compress/error_feedback.h"
 #include "server/core/group_tables.h"
 #include "worker/exchange.h"
@@ -56,13 +56,17 @@ class GroupRuntime final : public ExchangeEnvironment {
   std::vector<const float*> inputs;  // per layout tensor
   std::vector<float*> outputs;
   std::span<float> arena_input(std::uint32_t layout_tensor);
+  // Handed over by reference; kept, so that a step allocates nothing. A ticket that its holder kept is replaced.
+  std::vector<std::shared_ptr<TicketState>> tickets;  // per bucket
+  StepEnding ending;
 
   // Loop side.
-  void Submit(std::uint32_t bucket, StepWeight weight, std::shared_ptr<TicketState> ticket);
-  // Nothing more comes in this step. `ended` completes with the step's end; the result is in `outcome`.
-  void EndStep(Vote vote, StepWeight weight, std::shared_ptr<Completion> ended, std::shared_ptr<StepResult> outcome);
-  // A standalone all-reduce, in place. `ended` completes when the results are in and the memory is the caller's again.
-  void RunCollective(std::span<float> data, StepWeight weight, std::shared_ptr<Completion> ended);
+  void Submit(std::uint32_t bucket);
+  // Nothing more comes in this step: `ending` completes with its end and then holds the result.
+  void EndStep();
+  // A standalone all-reduce of `ending.data`, in place. `ending` completes when the results are in and the memory is the
+  // caller's again.
+  void RunCollective();
   void OnFrame(Frame& frame);
   void OnVerdict(const VerdictMessage& verdict);
   void Continue();
@@ -93,6 +97,8 @@ class GroupRuntime final : public ExchangeEnvironment {
   GroupRuntime(const Options& options, std::shared_ptr<const GroupTables> tables, BufferPool* pool,
                GroupEnvironment* environment);
   void Open(StepWeight weight);
+  void StartBucketOf(std::uint32_t bucket, std::shared_ptr<TicketState> ticket);
+  void CompleteEnding(const Status& status);
   void StartReady();
   void FinishIfComplete();
   void CloseStep(bool committed);
@@ -122,11 +128,10 @@ class GroupRuntime final : public ExchangeEnvironment {
   bool non_finite_ = false;
   std::string note_;
   bool ending_ = false, prepared_ = false;
-  Vote vote_ = Vote::kCommit;
-  // Shared with the caller, who may have given up waiting.
-  std::shared_ptr<Completion> ended_;
-  std::shared_ptr<StepResult> outcome_;
-  std::deque<Frame> early_;       // frames of the next step
+  bool awaited_ = false;          // `ending` is the loop's until it completes
+  CollectiveShape collective_;    // of the call that is open, for its frames
+  RecycledList<Frame> early_;      // frames of the next step
+  RecycledList<Frame> opening_;    // those of the step that opens, being handed over
   std::uint64_t early_bytes_ = 0;
 };
 

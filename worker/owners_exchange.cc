@@ -32,13 +32,15 @@ class OwnersExchange final : public Exchange {
     queue_.reserve(plan->frames.size());
   }
 
-  void BeginStep(StepId step, std::uint16_t verdict_flags, StepWeight weight) override {
+  void BeginStep(StepId step, std::uint16_t verdict_flags, StepWeight weight,
+                 const CollectiveShape& collective) override {
     header_ = options_.header;
     header_.kind = FrameKind::kPush;
     header_.role = Role::kWorker;
     header_.position = options_.self.value;
     header_.step = step;
     header_.flags = verdict_flags;
+    header_.collective = collective;
     header_.weight = weight.declared;
     weight_ = weight.factor;
     queue_.clear();
@@ -205,8 +207,8 @@ class OwnersExchange final : public Exchange {
                        std::to_string(u));
       }
       if (!flagged) {
-        TALLY_RETURN_IF_ERROR(codec.Validate(frame.payload.subspan(expected, bytes), slab.elements)
-                                  .WithContext("reply for slab " + std::to_string(u)));
+        const Status valid = codec.Validate(frame.payload.subspan(expected, bytes), slab.elements);
+        if (!valid.ok()) return valid.WithContext("reply for slab " + std::to_string(u));
       }
       expected += bytes;
     }

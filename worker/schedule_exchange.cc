@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/check.h"
+#include "common/recycled_list.h"
 #include "common/reduce/reduce.h"
 #include "common/schedule/schedule.h"
 #include "worker/exchange.h"
@@ -34,14 +35,16 @@ class ScheduleExchange final : public Exchange {
     starts_.reserve(plan->frames.size());
   }
 
-  void BeginStep(StepId step, std::uint16_t verdict_flags, StepWeight weight) override {
-    parked_.clear();
+  void BeginStep(StepId step, std::uint16_t verdict_flags, StepWeight weight,
+                 const CollectiveShape& collective) override {
+    parked_.Clear();
     parked_bytes_ = 0;
     header_ = options_.header;
     header_.role = Role::kWorker;
     header_.position = options_.self.value;
     header_.step = step;
     header_.flags = verdict_flags;
+    header_.collective = collective;
     weight_ = weight.factor;
     declared_ = weight.declared;
     for (FrameState& state : states_) state = {};
@@ -109,7 +112,9 @@ class ScheduleExchange final : public Exchange {
     if (parked_bytes_ > options_.limits.credit_bytes * options_.positions) {
       return Corrupt("early frames exceed the credit of all positions: a peer ignores its credit");
     }
-    parked_.push_back({f, std::move(frame)});
+    Parked& parked = parked_.Add();
+    parked.frame = f;
+    std::swap(parked.received, frame);
     return Status::Ok();
   }
 
@@ -176,11 +181,12 @@ class ScheduleExchange final : public Exchange {
                    (p.received.header.kind == FrameKind::kPartial) == (step.op == StepOp::kReceiveAdd);
           });
           if (found == parked_.end()) return Status::Ok();
-          Frame frame = std::move(found->received);
           std::swap(*found, parked_.back());
-          parked_.pop_back();
+          Frame& frame = parked_.back().received;
+          parked_.RemoveLast();
           parked_bytes_ -= frame.payload.size();
           TALLY_RETURN_IF_ERROR(Consume(f, frame));
+          frame.hold.Reset();
           continue;  // Consume moved on
         }
       }
@@ -332,7 +338,7 @@ class ScheduleExchange final : public Exchange {
   std::vector<std::uint32_t> starts_;  // frames that this position starts, in send order
   std::size_t next_start_ = 0;
   std::uint64_t outstanding_ = 0;
-  std::vector<Parked> parked_;
+  RecycledList<Parked> parked_;
   std::uint64_t parked_bytes_ = 0;
   std::atomic<std::uint64_t> draining_{0};
   FrameHeader header_;

@@ -6,10 +6,13 @@
 #include <condition_variable>
 #include <functional>
 #include <mutex>
+#include <span>
 
 #include "common/clock.h"
+#include "common/frame.h"
 #include "common/status.h"
 #include "worker/client.h"
+#include "worker/step_weight.h"
 
 namespace tally {
 
@@ -64,11 +67,23 @@ class Completion {
 
 class GroupRuntime;
 
+// What a Submit hands to the engine.
 struct TicketState {
   Completion completion;
   Engine* engine = nullptr;
   GroupRuntime* group = nullptr;
   std::uint32_t bucket = 0;
+  StepWeight weight;
+};
+
+// What an EndStep or a standalone collective hands to the engine; one per group, as a caller waits for its end.
+struct StepEnding {
+  Completion completion;
+  Vote vote = Vote::kCommit;
+  StepWeight weight;
+  StepResult result;            // filled in by the engine
+  std::span<float> data;        // of a collective
+  CollectiveShape collective;
 };
 
 }  // namespace tally

@@ -116,7 +116,6 @@ struct ConfigEntry {
 struct LoadedConfig {
   Config config;
   std::vector<ConfigEntry> entries;  // every key, in table order
-  std::vector<std::string> warnings;
   std::string job_text;              // job-scoped keys, canonical TOML
   std::uint64_t job_digest = 0;      // XXH3 of job_text
 };

@@ -683,7 +683,10 @@ void Coordinator::OnTick(TimePoint now) {
   c.SpeakUp(now);
 }
 
-std::vector<CoordinatorOutput> Coordinator::Take() { return std::exchange(impl_->outbox, {}); }
+void Coordinator::Take(std::vector<CoordinatorOutput>* outputs) {
+  outputs->clear();
+  outputs->swap(impl_->outbox);
+}
 Coordinator::Phase Coordinator::phase() const { return impl_->phase; }
 std::string Coordinator::job() const { return impl_->job_name; }
 std::uint64_t Coordinator::jobs_ended() const { return impl_->jobs_ended; }

@@ -54,8 +54,8 @@ class Coordinator {
   // (time in which nobody called does not count), waiters hear what they wait for after `speak_up`, then every 5 s.
   void OnTick(TimePoint now);
 
-  // What to send, in order. Call after each of the above.
-  std::vector<CoordinatorOutput> Take();
+  // What to send, in order, in place of what `outputs` held. Call after each of the above.
+  void Take(std::vector<CoordinatorOutput>* outputs);
 
   enum class Phase : std::uint8_t { kIdle, kGathering, kRunning, kFailed };
   Phase phase() const;
@@ -74,6 +74,7 @@ struct ModeExpansion {
   ExchangeKind exchange = ExchangeKind::kOwners;
   std::string schedule;  // exchange kSchedule
   bool server_shares = false, worker_shares = false;
+  std::vector<std::string> warnings;  // of a configuration that will do worse than it could
 };
 // Errors: kInvalidArgument with the reason and what is valid (ps without servers; a codec that the mode refuses; modes
 // of later versions are kUnsupported).

@@ -11,8 +11,8 @@ constexpr Nanos kSilence = std::chrono::seconds(10);  // from hello to the first
 constexpr std::size_t kMaxConnections = 8192;         // twice the members that a job may have
 }
 
-CoordinatorHost::CoordinatorHost(EventLoop* loop, CoordinatorOptions options)
-    : loop_(loop), options_(std::move(options)) {}
+CoordinatorHost::CoordinatorHost(EventLoop* loop, Logger* logger, CoordinatorOptions options)
+    : loop_(loop), logger_(logger), options_(std::move(options)) {}
 
 CoordinatorHost::~CoordinatorHost() {
   *alive_ = false;
@@ -80,15 +80,23 @@ void CoordinatorHost::CloseSoon(ConnectionId id) {
 }
 
 void CoordinatorHost::Flush() {
-  for (CoordinatorOutput& output : coordinator_->Take()) {
+  // A send's end may come back here; it then finds nothing to do.
+  std::vector<CoordinatorOutput> outputs = std::exchange(outputs_, {});
+  coordinator_->Take(&outputs);
+  for (CoordinatorOutput& output : outputs) {
     const auto found = links_.find(output.to);
     if (found == links_.end()) continue;
+    if (const auto* refused = std::get_if<RefusedMessage>(&output.message)) {
+      logger_->Warn("refused", {{"from", found->second->Describe()}, {"why", refused->failure.text}});
+    }
     std::function<void()> written;
     if (output.close_after) written = [this, id = output.to, alive = alive_] {
       if (*alive) CloseSoon(id);
     };
-    (void)SendControl(*found->second, output.message, std::move(written));
+    (void)sender_.Send(*found->second, output.message, std::move(written));
   }
+  outputs.clear();
+  outputs_ = std::move(outputs);
 }
 
 void CoordinatorHost::Tick() {
@@ -101,9 +109,7 @@ void CoordinatorHost::Tick() {
   });
   coordinator_->OnTick(now);
   Flush();
-  tick_timer_ = loop_->After(kTick, [this, alive = alive_] {
-    if (*alive) Tick();
-  });
+  tick_timer_ = loop_->After(kTick, [this] { Tick(); });
 }
 
 }  // namespace tally

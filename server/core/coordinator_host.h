@@ -7,16 +7,20 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "common/log.h"
 #include "common/loop.h"
 #include "common/transport/link.h"
+#include "server/core/control_sender.h"
 #include "server/core/coordinator.h"
 
 namespace tally {
 
 class CoordinatorHost final : public Acceptor, public LinkHandler {
  public:
-  CoordinatorHost(EventLoop* loop, CoordinatorOptions options);
+  // `logger` outlives this.
+  CoordinatorHost(EventLoop* loop, Logger* logger, CoordinatorOptions options);
   ~CoordinatorHost() override;
 
   // Binds and starts to serve; returns the real endpoint. Errors as Transport::Listen.
@@ -38,8 +42,11 @@ class CoordinatorHost final : public Acceptor, public LinkHandler {
   static ConnectionId IdOf(const Link& link);
 
   EventLoop* loop_;
+  Logger* logger_;
   CoordinatorOptions options_;
   std::unique_ptr<Coordinator> coordinator_;
+  std::vector<CoordinatorOutput> outputs_;  // being sent
+  ControlSender sender_;
   std::map<ConnectionId, std::unique_ptr<Link>> links_;
   ConnectionId next_id_ = 1;
   EventLoop::TimerId tick_timer_ = 0;

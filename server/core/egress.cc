@@ -5,56 +5,79 @@
 namespace tally {
 
 void Egress::Send(Link* link, const FrameHeader& header, std::span<const std::byte> payload, BufferRef hold) {
-  if (queue_.empty() && !pumping_ && unreleased_bytes_ + payload.size() <= window_bytes_) {
-    Issue(link, header, payload, std::move(hold));
-    Pump();
-    return;
+  if (idle_ == nullptr) {
+    entries_.push_back(std::make_unique<Entry>());
+    idle_ = entries_.back().get();
   }
-  queue_.push_back({link, header, payload, std::move(hold)});
+  Entry* entry = std::exchange(idle_, idle_->next);
+  entry->egress = this;
+  entry->link = link;
+  entry->header = header;
+  entry->payload = payload;
+  entry->hold = std::move(hold);
+  entry->next = nullptr;
+  (last_ == nullptr ? first_ : last_->next) = entry;
+  last_ = entry;
   Pump();
 }
 
 void Egress::Drop(const Link* link) {
-  std::erase_if(queue_, [link](const Entry& entry) { return entry.link == link; });
+  for (Entry* entry = first_; entry != nullptr; entry = entry->next) {
+    if (entry->link != link) continue;
+    entry->link = nullptr;
+    entry->hold.Reset();
+  }
+}
+
+void Egress::DropAll() {
+  while (first_ != nullptr) Recycle(PopFront());
 }
 
 std::uint64_t Egress::queued_bytes() const {
   std::uint64_t bytes = 0;
-  for (const Entry& entry : queue_) bytes += entry.payload.size();
+  for (const Entry* entry = first_; entry != nullptr; entry = entry->next) {
+    if (entry->link != nullptr) bytes += entry->payload.size();
+  }
   return bytes;
+}
+
+Egress::Entry* Egress::PopFront() {
+  Entry* entry = std::exchange(first_, first_->next);
+  if (first_ == nullptr) last_ = nullptr;
+  return entry;
+}
+
+void Egress::Recycle(Entry* entry) {
+  entry->hold.Reset();
+  entry->next = std::exchange(idle_, entry);
 }
 
 // A release may come from inside Send; then the loop that is already running goes on.
 void Egress::Pump() {
   if (std::exchange(pumping_, true)) return;
-  while (!queue_.empty() &&
-         (unreleased_bytes_ == 0 || unreleased_bytes_ + queue_.front().payload.size() <= window_bytes_)) {
-    Entry entry = std::move(queue_.front());
-    queue_.pop_front();
-    Issue(entry.link, entry.header, entry.payload, std::move(entry.hold));
+  while (first_ != nullptr) {
+    if (first_->link == nullptr) {
+      Recycle(PopFront());
+      continue;
+    }
+    // A frame may always go when nothing is under way, however large it is.
+    if (unreleased_bytes_ != 0 && unreleased_bytes_ + first_->payload.size() > window_bytes_) break;
+    Issue(PopFront());
   }
   pumping_ = false;
 }
 
-void Egress::Issue(Link* link, const FrameHeader& header, std::span<const std::byte> payload, BufferRef hold) {
-  if (idle_.empty()) {
-    flights_.push_back(std::make_unique<Flight>());
-    idle_.push_back(flights_.back().get());
-  }
-  Flight* flight = idle_.back();
-  idle_.pop_back();
-  *flight = {this, payload.size(), std::move(hold)};
-  unreleased_bytes_ += payload.size();
+void Egress::Issue(Entry* entry) {
+  unreleased_bytes_ += entry->payload.size();
   // On an error the release has run already, and the link's own end is reported elsewhere.
-  (void)link->Send(header, payload, {&Egress::Released, flight, 0});
+  (void)entry->link->Send(entry->header, entry->payload, {&Egress::Released, entry, 0});
 }
 
 void Egress::Released(void* context, std::uint64_t) {
-  auto* flight = static_cast<Flight*>(context);
-  Egress* egress = flight->egress;
-  egress->unreleased_bytes_ -= flight->bytes;
-  flight->hold.Reset();
-  egress->idle_.push_back(flight);
+  auto* entry = static_cast<Entry*>(context);
+  Egress* egress = entry->egress;
+  egress->unreleased_bytes_ -= entry->payload.size();
+  egress->Recycle(entry);
   egress->Pump();
 }
 

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <span>
 #include <vector>
@@ -24,31 +23,32 @@ class Egress {
   void Send(Link* link, const FrameHeader& header, std::span<const std::byte> payload, BufferRef hold);
   // Forgets what is queued for a link that is about to go.
   void Drop(const Link* link);
-  void DropAll() { queue_.clear(); }
+  void DropAll();
 
   std::uint64_t queued_bytes() const;
 
  private:
+  // One frame: queued, then in a link's hands until its release. Recycled with its header's memory.
   struct Entry {
-    Link* link;
+    Egress* egress = nullptr;
+    Link* link = nullptr;  // null: dropped while queued
     FrameHeader header;
     std::span<const std::byte> payload;
     BufferRef hold;
-  };
-  struct Flight {
-    Egress* egress = nullptr;
-    std::uint64_t bytes = 0;
-    BufferRef hold;
+    Entry* next = nullptr;
   };
   void Pump();
-  void Issue(Link* link, const FrameHeader& header, std::span<const std::byte> payload, BufferRef hold);
-  static void Released(void* flight, std::uint64_t);
+  void Issue(Entry* entry);
+  void Recycle(Entry* entry);
+  Entry* PopFront();
+  static void Released(void* entry, std::uint64_t);
 
   std::uint64_t window_bytes_;
   std::uint64_t unreleased_bytes_ = 0;
-  std::deque<Entry> queue_;
-  std::vector<std::unique_ptr<Flight>> flights_;  // all ever made
-  std::vector<Flight*> idle_;
+  Entry* first_ = nullptr;     // the queue
+  Entry* last_ = nullptr;
+  Entry* idle_ = nullptr;
+  std::vector<std::unique_ptr<Entry>> entries_;  // all ever made
   bool pumping_ = false;
 };
 

@@ -5,32 +5,16 @@
 namespace tally {
 namespace {
 
-// The bytes of a control frame live until the link has written them.
-struct ControlBytes {
-  std::vector<std::byte> bytes;
-  std::function<void()> written;
-};
-
-Release ReleaseControl(ControlBytes* bytes) {
-  return {[](void* context, std::uint64_t) {
-            std::unique_ptr<ControlBytes> owned(static_cast<ControlBytes*>(context));
-            if (owned->written) owned->written();
-          },
-          bytes, 0};
+// The first server, or rank 0 of a job without servers.
+std::string CoordinatingMember(const std::vector<Member>& members) {
+  const Member* found = nullptr;
+  for (const Member& member : members) {
+    if (member.index == 0 && (found == nullptr || member.role == Role::kServer)) found = &member;
+  }
+  return found == nullptr ? "" : Describe(*found);
 }
 
 }  // namespace
-
-Status SendControl(Link& link, const ControlMessage& message, std::function<void()> written) {
-  auto owned = std::make_unique<ControlBytes>();
-  owned->bytes = EncodeControl(message);
-  owned->written = std::move(written);
-  FrameHeader header;
-  header.kind = FrameKind::kControl;
-  ControlBytes* bytes = owned.release();
-  return link.Send(header, bytes->bytes, ReleaseControl(bytes));
-}
-
 Membership::Membership(EventLoop* loop, Transport* control, Logger* logger, Options options, MembershipEvents* events)
     : loop_(loop), control_(control), logger_(logger), options_(std::move(options)), events_(events) {}
 
@@ -62,7 +46,7 @@ void Membership::Start() {
 
 void Membership::Send(const ControlMessage& message) {
   if (link_ == nullptr) return;
-  (void)SendControl(*link_, message, {});
+  (void)sender_.Send(*link_, message);
 }
 
 void Membership::Leave(const std::string& reason, std::function<void()> done) {
@@ -72,7 +56,7 @@ void Membership::Leave(const std::string& reason, std::function<void()> done) {
     return;
   }
   left_ = true;
-  (void)SendControl(*link_, LeaveMessage{reason}, std::move(done));
+  (void)sender_.Send(*link_, LeaveMessage{reason}, std::move(done));
 }
 
 void Membership::Close() {
@@ -97,15 +81,13 @@ void Membership::Beat() {
   if (!left_) {
     if (now - last_heard_ > options_.dead) {
       const auto silent = std::chrono::duration_cast<std::chrono::milliseconds>(now - last_heard_).count();
-      Fail(PeerLost("the coordinator at " + options_.coordinator + " was silent for " + std::to_string(silent) +
+      Fail(PeerLost(Coordinator() + " was silent for " + std::to_string(silent) +
                     " ms (membership.dead)"));
       return;
     }
     Send(HeartbeatMessage{++beats_});
   }
-  beat_timer_ = loop_->After(options_.heartbeat, [this, alive = alive_] {
-    if (*alive) Beat();
-  });
+  beat_timer_ = loop_->After(options_.heartbeat, [this] { Beat(); });
 }
 
 void Membership::Fail(const Status& why) {
@@ -120,11 +102,12 @@ void Membership::OnFrame(Link&, Frame& frame) {
   if (!decoded.ok()) {
     // A newer coordinator may say things that we do not know; bytes that are no message at all end the connection.
     if (decoded.status().kind() == StatusKind::kUnsupported) return;
-    Fail(decoded.status().WithContext("from the coordinator at " + options_.coordinator));
+    Fail(decoded.status().WithContext("from " + Coordinator()));
     return;
   }
   ControlMessage message = std::move(decoded).value();
   if (auto* epoch = std::get_if<EpochMessage>(&message)) {
+    coordinating_member_ = CoordinatingMember(epoch->members);
     events_->OnEpoch(std::move(*epoch));
   } else if (auto* layout = std::get_if<LayoutMessage>(&message)) {
     events_->OnLayout(std::move(*layout));
@@ -133,8 +116,7 @@ void Membership::OnFrame(Link&, Frame& frame) {
   } else if (auto* waiting = std::get_if<WaitingMessage>(&message)) {
     logger_->Info(waiting->text);
   } else if (auto* refused = std::get_if<RefusedMessage>(&message)) {
-    Fail({refused->failure.kind, "refused by the coordinator at " + options_.coordinator + ": " +
-                                     refused->failure.text});
+    Fail({refused->failure.kind, "refused by " + Coordinator() + ": " + refused->failure.text});
   } else if (auto* failure = std::get_if<FailureMessage>(&message)) {
     if (options_.join.role == Role::kServer) {
       logger_->Warn("job failed", {{"why", failure->text}});
@@ -153,7 +135,12 @@ void Membership::OnFrame(Link&, Frame& frame) {
 
 void Membership::OnClosed(Link&, const Status& why) {
   link_.reset();
-  Fail(PeerLost("the coordinator at " + options_.coordinator + " is gone: " + why.text()));
+  Fail(PeerLost(Coordinator() + " is gone: " + why.text()));
+}
+
+std::string Membership::Coordinator() const {
+  const std::string place = "the coordinator at " + options_.coordinator;
+  return coordinating_member_.empty() ? place : coordinating_member_ + ", " + place + ",";
 }
 
 }  // namespace tally

@@ -12,6 +12,7 @@
 #include "common/log.h"
 #include "common/loop.h"
 #include "common/transport/link.h"
+#include "server/core/control_sender.h"
 
 namespace tally {
 
@@ -28,9 +29,6 @@ class MembershipEvents {
   // Workers: another worker has left in good order; what still needs it will not come.
   virtual void OnPeerLeft(const std::string& who) { (void)who; }
 };
-
-// Sends one control message as a frame. `written` (may be empty) runs when the link has let go of it.
-Status SendControl(Link& link, const ControlMessage& message, std::function<void()> written);
 
 class Membership final : public LinkHandler {
  public:
@@ -59,16 +57,19 @@ class Membership final : public LinkHandler {
  private:
   void Beat();
   void Fail(const Status& why);
+  std::string Coordinator() const;  // as errors name it
 
   EventLoop* loop_;
   Transport* control_;
   Logger* logger_;
   Options options_;
   MembershipEvents* events_;
+  ControlSender sender_;
   std::unique_ptr<Link> link_;
   EventLoop::TimerId beat_timer_ = 0;
   TimePoint last_heard_{}, last_beat_{};
   std::uint64_t beats_ = 0;
+  std::string coordinating_member_;  // once an epoch has told
   bool failed_ = false, left_ = false;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // outlives us in callbacks
 };

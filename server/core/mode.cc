@@ -26,7 +26,14 @@ Result<ModeExpansion> ExpandMode(const Config& config) {
   expansion.worker_shares = mode != Mode::kPs;
   if (mode == Mode::kRing && codec->traits().linear) {
     // A ring that re-encodes at every hop would lose N/2 times as much: the others go straight to their owners.
-    expansion = {ExchangeKind::kSchedule, "ring", false, false};
+    expansion.exchange = ExchangeKind::kSchedule;
+    expansion.schedule = "ring";
+    expansion.server_shares = expansion.worker_shares = false;
+  }
+  if (codec->traits().feedback_forced && !config.compression.error_feedback) {
+    expansion.warnings.push_back("compression.codec = " + config.compression.codec +
+                                 " without error feedback loses for good what it does not send: training gets worse; "
+                                 "set compression.error_feedback = true");
   }
   return expansion;
 }

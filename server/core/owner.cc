@@ -66,7 +66,7 @@ struct Owner::Impl {
   Impl(const OwnerOptions& options, const Layout& layout, std::span<const std::uint32_t> slabs,
        std::span<const Codec* const> tensor_codec, BufferPool* pool);
 
-  Status OnPush(Frame& frame, std::vector<ReplyFrame>* replies);
+  Status OnPush(Frame& frame, RecycledList<ReplyFrame>* replies);
   void EndStep(bool commit);
 
   // Changes nothing.
@@ -80,9 +80,9 @@ struct Owner::Impl {
   void Hold(SlabState& state, std::uint32_t place, Contribution&& contribution);
   Contribution TakeFirstHeld(SlabState& state);
   void DropSum(std::uint32_t local);
-  void Reply(const FrameHeader& push, std::vector<ReplyFrame>* replies);
+  void Reply(const FrameHeader& push, RecycledList<ReplyFrame>* replies);
   bool EncodeReply(std::uint32_t local, std::byte* out);
-  ReplyFrame MakeReply(std::uint32_t local) const;
+  void MakeReply(std::uint32_t local, ReplyFrame* reply) const;
 
   bool Arrived(std::uint32_t local, std::uint32_t position) const {
     return (arrived_[local * arrived_words_ + position / 64] >> (position % 64) & 1u) != 0;
@@ -204,7 +204,7 @@ Status Owner::Impl::Validate(const Frame& frame) {
   return ValidateHeldBytes(header);
 }
 
-Status Owner::Impl::OnPush(Frame& frame, std::vector<ReplyFrame>* replies) {
+Status Owner::Impl::OnPush(Frame& frame, RecycledList<ReplyFrame>* replies) {
   TALLY_RETURN_IF_ERROR(Validate(frame));
   TALLY_CHECK(frame.hold || frame.payload.empty(), "a frame's payload is kept alive by its hold");
   const FrameHeader& header = frame.header;
@@ -223,7 +223,8 @@ Status Owner::Impl::OnPush(Frame& frame, std::vector<ReplyFrame>* replies) {
     if (Arrived(local, header.position)) {
       ++stats_.duplicates;
       if (states_[local].done) {
-        ReplyFrame& again = replies->emplace_back(MakeReply(local));
+        ReplyFrame& again = replies->Add();
+        MakeReply(local, &again);
         again.only_one = true;
         again.only = Position(header.position);
       }
@@ -327,11 +328,10 @@ bool Owner::Impl::EncodeReply(std::uint32_t local, std::byte* out) {
                          residual_.Next(residual), out);
 }
 
-ReplyFrame Owner::Impl::MakeReply(std::uint32_t local) const {
+void Owner::Impl::MakeReply(std::uint32_t local, ReplyFrame* reply) const {
   const SlabState& state = states_[local];
   const OwnedSlab& owned = owned_[local];
-  ReplyFrame reply;
-  FrameHeader& header = reply.header;
+  FrameHeader& header = reply->header;
   header.job_hash = options_.job_hash;
   header.epoch = options_.epoch;
   header.group = options_.group;
@@ -343,15 +343,15 @@ ReplyFrame Owner::Impl::MakeReply(std::uint32_t local) const {
   header.codec = owned.codec->id();
   header.flags = state.non_finite ? kFlagNonFinite : 0;
   header.weight = static_cast<double>(TotalWeight(state));
-  header.slabs.push_back(owned.number);
-  reply.payload = state.result;
-  reply.hold = state.result_hold;
-  return reply;
+  header.slabs.assign(1, owned.number);
+  reply->payload = state.result;
+  reply->hold = state.result_hold;
+  reply->only_one = false;
 }
 
 // The completed slabs' results lie one after another in one buffer and travel in one frame; a slab that turns out not
 // finite takes no room and travels alone, as does one whose weight was added in another order to another number.
-void Owner::Impl::Reply(const FrameHeader& push, std::vector<ReplyFrame>* replies) {
+void Owner::Impl::Reply(const FrameHeader& push, RecycledList<ReplyFrame>* replies) {
   if (completed_.empty()) return;
   const bool in_place = completed_.size() == 1 && push.codec == kCodecNone;
   std::size_t room = 0;
@@ -373,7 +373,7 @@ void Owner::Impl::Reply(const FrameHeader& push, std::vector<ReplyFrame>* replie
       step_non_finite_ = true;
       ++stats_.non_finite_slabs;
       DropSum(local);
-      replies->push_back(MakeReply(local));
+      MakeReply(local, &replies->Add());
       continue;
     }
     state.result = {out, bytes};
@@ -387,7 +387,7 @@ void Owner::Impl::Reply(const FrameHeader& push, std::vector<ReplyFrame>* replie
       continue;
     }
     open = replies->size();
-    replies->push_back(MakeReply(local));
+    MakeReply(local, &replies->Add());
   }
 }
 
@@ -422,7 +422,7 @@ Owner::Owner(const OwnerOptions& options, const Layout& layout, std::span<const 
 
 Owner::~Owner() = default;
 
-Status Owner::OnPush(Frame& frame, std::vector<ReplyFrame>* replies) { return impl_->OnPush(frame, replies); }
+Status Owner::OnPush(Frame& frame, RecycledList<ReplyFrame>* replies) { return impl_->OnPush(frame, replies); }
 
 void Owner::OnVerdict(StepId step, bool commit) {
   if (step.value == impl_->step_) impl_->EndStep(commit);

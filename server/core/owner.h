@@ -13,6 +13,7 @@
 
 #include "common/buffer.h"
 #include "common/frame.h"
+#include "common/recycled_list.h"
 #include "common/schedule/layout.h"
 #include "common/status.h"
 #include "common/transport/link.h"
@@ -58,7 +59,7 @@ class Owner {
   // for that sender only.
   // Errors, with nothing changed: kCorrupt (a field, a length, a slab not owned, values that do not validate) means the
   // sender broke the protocol; kMismatch (epoch); kInvalidArgument (step outside the window: a stale frame to drop).
-  Status OnPush(Frame& frame, std::vector<ReplyFrame>* replies);
+  Status OnPush(Frame& frame, RecycledList<ReplyFrame>* replies);
 
   // The step's verdict: commit swaps the residuals of lossy replies, skip drops them; results of the step are freed.
   // Also understood from the flags of the first frame of step + 1. Repeats are harmless.

@@ -56,10 +56,12 @@ Status OwnerHost::OnPush(Frame& frame) {
   if (found == groups_.end()) {
     return Corrupt("push for group " + std::to_string(frame.header.group.value) + ", of which nothing is owned here");
   }
-  replies_.clear();
   const Status status = found->second.owner->OnPush(frame, &replies_);
-  for (ReplyFrame& reply : replies_) SendReply(reply);
-  replies_.clear();
+  for (ReplyFrame& reply : replies_) {
+    SendReply(reply);
+    reply.hold.Reset();
+  }
+  replies_.Clear();
   // A step outside the window is an old frame that was under way: dropped, counted by the owner.
   return status.kind() == StatusKind::kInvalidArgument ? Status::Ok() : status;
 }
@@ -75,11 +77,7 @@ void OwnerHost::SendReply(ReplyFrame& reply) {
     options_.send(Position(p), slab, reply.header, reply.payload, reply.hold);
   }
   if (options_.has_local && (!reply.only_one || reply.only == options_.local)) {
-    // const_cast: the frame's payload is read only by the receiver, as hold is shared (see Frame).
-    Frame frame{std::move(reply.header),
-                {const_cast<std::byte*>(reply.payload.data()), reply.payload.size()},
-                std::move(reply.hold)};
-    options_.deliver_local(frame);
+    options_.deliver_local(reply.header, reply.payload, reply.hold);
   }
 }
 

@@ -31,7 +31,7 @@ class OwnerHost {
     // The worker that this host lives in, if any: takes its replies directly.
     bool has_local = false;
     Position local;
-    std::function<void(Frame&)> deliver_local;
+    std::function<void(const FrameHeader&, std::span<const std::byte>, BufferRef)> deliver_local;
   };
   OwnerHost(Options options, BufferPool* pool);
 
@@ -63,7 +63,7 @@ class OwnerHost {
   Options options_;
   BufferPool* pool_;
   std::map<std::uint32_t, Hosted> groups_;
-  std::vector<ReplyFrame> replies_;  // reused
+  RecycledList<ReplyFrame> replies_;
   std::uint64_t owned_bytes_ = 0;
 };
 

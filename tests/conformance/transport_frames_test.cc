@@ -27,7 +27,7 @@ TEST_P(FramesTest, EveryHeaderFieldArrives) {
   header.weight = 0.5;
   header.slabs = {1, 5, 9};
   header.contributors = {0, 2};
-  header.collective = {1000, DType::kFloat16, ReduceOp::kSum};
+  header.collective = {1000, DType::kFloat16, ReduceOp::kSum, 3};
   client->Do([&] { EXPECT_TRUE(out.Send(*link, 321, header).ok()); });
   ASSERT_TRUE(server->WaitFor([&] { return door.inbox.frames == 1; }));
   server->Do([&] {

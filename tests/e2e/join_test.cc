@@ -114,6 +114,8 @@ TEST(Declare, MisfitNamesTensorAndBothValuesOnEveryRank) {
   }
 }
 
+class CollectiveIn : public testing::TestWithParam<std::string> {};
+
 TEST(Collective, DifferentSizesAreAnErrorOnEveryRank) {
   TestCluster cluster(Ring(3));
   const auto statuses = cluster.Run([](Client& client, std::uint32_t rank) -> Status {
@@ -126,6 +128,34 @@ TEST(Collective, DifferentSizesAreAnErrorOnEveryRank) {
     EXPECT_NE(status.text().find("100"), std::string::npos) << status.text();
   }
 }
+
+// Both sizes have groups already, so that no declaration tells the ranks apart.
+TEST_P(CollectiveIn, DifferentCallsOfKnownSizesAreAnErrorOnEveryRank) {
+  ClusterOptions options;
+  options.workers = 3;
+  options.servers = GetParam() == "ps" ? 2 : 0;
+  options.settings = {"aggregation.mode=" + std::string(GetParam() == "ps" ? "ps" : "ring"),
+                      std::string("compression.codec=") + (GetParam() == "direct" ? "int8" : "none"),
+                      "step.timeout=20s"};
+  TestCluster cluster(options);
+  std::atomic<int> agreed{0};
+  const auto statuses = cluster.Run([&](Client& client, std::uint32_t rank) -> Status {
+    std::vector<float> some(100, 1.0F), more(200, 1.0F);
+    TALLY_RETURN_IF_ERROR(client.AllReduce(some));
+    TALLY_RETURN_IF_ERROR(client.AllReduce(more));
+    TALLY_RETURN_IF_ERROR(client.AllReduce(some, ReduceOp::kMean));
+    ++agreed;
+    return client.AllReduce(rank == 1 ? more : some);
+  });
+  EXPECT_EQ(agreed, 3);
+  for (const Status& status : statuses) {
+    EXPECT_EQ(status.kind(), StatusKind::kMismatch) << status.ToString();
+    for (const char* named : {"call 4", "200", "100", "rank 1"}) {
+      EXPECT_NE(status.text().find(named), std::string::npos) << named << " in: " << status.text();
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Modes, CollectiveIn, testing::Values("ring", "direct", "ps"));
 
 TEST(Leave, UnequalNumbersOfStepsDoNotHang) {
   TestCluster cluster(Ring(3));

@@ -115,7 +115,7 @@ TEST(GoldenFrame, PartialWithContributors) {
 TEST(GoldenFrame, StandaloneCollective) {
   FrameHeader header;
   header.kind = FrameKind::kTotal;
-  header.collective = {65537, DType::kBFloat16, ReduceOp::kMean};
+  header.collective = {65537, DType::kBFloat16, ReduceOp::kMean, 7};
   ExpectPinnedFrame("frame_collective", header);
 }
 

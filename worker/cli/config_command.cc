@@ -47,7 +47,7 @@ int RunCheck(const CheckOptions& options, CommandContext& context) {
       exit_code = context.console.Fail(expansion.status().WithContext(file));
       continue;
     }
-    for (const std::string& warning : loaded->warnings) context.console.Warn(warning);
+    for (const std::string& warning : expansion->warnings) context.console.Warn(warning);
     context.console.Print(file + ": ok (" + DescribeExpansion(*expansion) + ")");
   }
   return exit_code;
@@ -94,7 +94,9 @@ int RunShow(const ShowOptions& options, CommandContext& context) {
   const Result<ModeExpansion> expanded = ExpandMode(loaded->config);
   const std::string expansion =
       expanded.ok() ? DescribeExpansion(*expanded) : "nothing: " + expanded.status().text();
-  for (const std::string& warning : loaded->warnings) context.console.Warn(warning);
+  if (expanded.ok()) {
+    for (const std::string& warning : expanded->warnings) context.console.Warn(warning);
+  }
   if (!options.json.to_stdout()) context.console.Print(AsToml(*loaded, expansion, options.origin));
   if (options.json.wanted()) {
     const Status written = options.json.Write(AsJson(*loaded, expansion));

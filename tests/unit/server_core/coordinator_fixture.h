@@ -116,7 +116,9 @@ class CoordinatorFixture {
 
  private:
   void Collect() {
-    for (CoordinatorOutput& output : coordinator.Take()) {
+    std::vector<CoordinatorOutput> outputs;
+    coordinator.Take(&outputs);
+    for (CoordinatorOutput& output : outputs) {
       if (output.close_after) closed[output.to] = true;
       said[output.to].push_back(std::move(output));
     }

@@ -41,6 +41,18 @@ TEST(Mode, RingIsAScheduleForLinearCodecsAndDirectForTheOthers) {
   }
 }
 
+TEST(Mode, WarnsOfACodecThatLosesWithoutErrorFeedback) {
+  Config config = With(Mode::kPs, 1, "topk");
+  EXPECT_TRUE(ExpandMode(config).value().warnings.empty());
+  config.compression.error_feedback = false;
+  const std::vector<std::string> warnings = ExpandMode(config).value().warnings;
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_THAT(warnings[0], HasSubstr("topk"));
+  EXPECT_THAT(warnings[0], HasSubstr("compression.error_feedback"));
+  config.compression.codec = "int8";
+  EXPECT_TRUE(ExpandMode(config).value().warnings.empty());
+}
+
 TEST(Mode, HybridSharesOnBoth) {
   const ModeExpansion mode = ExpandMode(With(Mode::kHybrid, 1)).value();
   EXPECT_EQ(mode.exchange, ExchangeKind::kOwners);

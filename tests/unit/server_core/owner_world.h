@@ -95,7 +95,12 @@ class OwnerWorld {
   }
 
   // Hands a push over; the replies are added to `replies`.
-  Status Send(Frame frame) { return owner->OnPush(frame, &replies); }
+  Status Send(Frame frame) {
+    RecycledList<ReplyFrame> made;
+    const Status status = owner->OnPush(frame, &made);
+    replies.insert(replies.end(), made.begin(), made.end());
+    return status;
+  }
 
   // The replied slabs decoded (flagged ones are empty), with their weights; each must have been replied once.
   struct Decoded {

@@ -1,0 +1,28 @@
+// CollectiveCalls: notices that ranks ask for different standalone collectives. Every rank numbers its calls from 1 and
+// stamps its frames with the number and the shape; equal numbers must have equal shapes. Pure. Thread: one at a time.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "common/frame.h"
+#include "common/status.h"
+#include "common/units.h"
+
+namespace tally {
+
+class CollectiveCalls {
+ public:
+  // `shape.call` of a rank: its own or one that a frame brought; 0 (no collective) and calls that are long over pass.
+  // Errors: kMismatch naming the call, both ranks and both shapes.
+  Status Note(Position rank, const CollectiveShape& shape);
+
+ private:
+  struct Call {
+    CollectiveShape shape;
+    Position rank;  // who named it first
+  };
+  std::array<Call, 4> recent_{};  // no rank is more than two calls ahead of another
+};
+
+}  // namespace tally
