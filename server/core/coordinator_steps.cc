@@ -1,0 +1,118 @@
+// What happens while a job runs: groups are declared and published, steps prepared and decided.
+#include <algorithm>
+#include <utility>
+
+#include "server/core/coordinator_state.h"
+#include "server/core/group_plan.h"
+
+namespace tally {
+
+using namespace coordination;
+
+namespace {
+
+constexpr std::size_t kMaxGroups = 1024;
+
+}  // namespace
+
+void Coordinator::Impl::OnDeclare(Peer& worker, const DeclareMessage& declare, TimePoint now) {
+  std::optional<DeclareMessage>& declared = job->declared[worker.join.index];
+  if (declared.has_value()) return Violation(worker, "declares a group while its declaration of another is open", now);
+  if (declare.group.empty() || declare.group.size() > kMaxNameBytes) {
+    return Violation(worker, "declares a group whose name is not 1 to 128 bytes long", now);
+  }
+  declared = declare;
+  worker.wait = Wait{{}, true, now + options.speak_up};
+  if (std::all_of(job->declared.begin(), job->declared.end(), [](const auto& d) { return d.has_value(); })) {
+    PublishGroup(now);
+  } else {
+    DismissWaiters(now);
+  }
+}
+
+void Coordinator::Impl::PublishGroup(TimePoint now) {
+  std::vector<DeclareMessage> declarations;
+  for (std::optional<DeclareMessage>& d : job->declared) declarations.push_back(*std::exchange(d, std::nullopt));
+  const std::string& name = declarations.front().group;
+  Status why;
+  for (const Group& group : job->groups) {
+    if (group.name == name) why = InvalidArgument("group " + name + " is declared a second time");
+  }
+  if (job->groups.size() >= kMaxGroups) {
+    why = InvalidArgument("a job has at most " + std::to_string(kMaxGroups) + " groups");
+  }
+  if (!why.ok()) return FailJob(Failure(why), 0, now);
+
+  Result<LayoutMessage> planned = PlanGroup(declarations, job->config);
+  if (!planned.ok()) return FailJob(Failure(planned.status()), 0, now);
+
+  LayoutMessage layout = std::move(planned).value();
+  Group group;
+  group.id = layout.group = GroupId{static_cast<std::uint32_t>(job->groups.size() + 1)};
+  group.epoch = layout.epoch = EpochId{++epoch};
+  group.name = layout.name;
+  group.prepared.resize(job->world());
+  job->groups.push_back(std::move(group));
+  for (Seat& seat : job->seats) {
+    if (seat.peer.has_value()) seat.peer->wait.reset();
+  }
+  SendToMembers(layout);
+}
+
+void Coordinator::Impl::OnPrepared(Peer& worker, const PreparedMessage& prepared, TimePoint now) {
+  const std::uint32_t rank = worker.join.index;
+  if (prepared.group.value == 0 || prepared.group.value > job->groups.size()) {
+    return Violation(worker, "ends a step of group " + std::to_string(prepared.group.value) + ", which does not exist",
+                     now);
+  }
+  Group& group = job->groups[prepared.group.value - 1];
+  const auto misfit = [&](const std::string& text) {
+    const std::string whole = Who(worker.join) + ", group " + group.name + ": " + text;
+    FailJob({StatusKind::kMismatch, whole, true, Role::kWorker, rank}, 0, now);
+  };
+  if (prepared.epoch != group.epoch) {
+    return misfit("stale epoch " + std::to_string(prepared.epoch.value) + ", the group's is " +
+                  std::to_string(group.epoch.value));
+  }
+  if (group.last.has_value() && prepared.step == group.last->step) return Send(worker.connection, *group.last);
+  if (prepared.step != group.step) {
+    return misfit("ends step " + std::to_string(prepared.step.value) + ", open is step " +
+                  std::to_string(group.step.value));
+  }
+  if (group.prepared[rank].has_value()) return;
+  group.prepared[rank] = prepared;
+  worker.wait = Wait{group.id, false, now + options.speak_up};
+  if (++group.prepared_count == group.prepared.size()) {
+    Decide(group);
+  } else {
+    DismissWaiters(now);
+  }
+}
+
+void Coordinator::Impl::Decide(Group& group) {
+  VerdictMessage verdict{group.id, group.step, group.epoch, true, {}};
+  std::size_t objections = 0;
+  for (std::uint32_t rank = 0; rank < group.prepared.size(); ++rank) {
+    const PreparedMessage& prepared = *group.prepared[rank];
+    if (!prepared.non_finite && !prepared.skip_vote) continue;
+    verdict.commit = false;
+    if (++objections > kMaxListed) continue;
+    verdict.reason += (verdict.reason.empty() ? "rank " : "; rank ") + std::to_string(rank);
+    verdict.reason += !prepared.non_finite    ? std::string(" voted skip")
+                      : prepared.note.empty() ? std::string(": non-finite value")
+                                              : ": non-finite value in " + prepared.note;
+  }
+  if (objections > kMaxListed) verdict.reason += "; and " + std::to_string(objections - kMaxListed) + " more";
+  group.prepared.assign(group.prepared.size(), std::nullopt);
+  group.prepared_count = 0;
+  group.last = verdict;
+  ++group.step;
+  for (Seat& seat : job->seats) {
+    if (seat.peer.has_value() && seat.peer->wait.has_value() && seat.peer->wait->group == group.id) {
+      seat.peer->wait.reset();
+    }
+  }
+  SendToMembers(verdict);
+}
+
+}  // namespace tally

@@ -1,0 +1,230 @@
+// The side of the engine that callers see: what they hand over and what they wait for. Any thread but the loop's.
+#include <ctime>
+#include <future>
+#include <thread>
+#include <utility>
+
+#include "worker/engine.h"
+
+namespace tally {
+namespace {
+
+constexpr Nanos kFlushBound = std::chrono::seconds(2);
+constexpr Nanos kLetGoBound = std::chrono::seconds(30);
+constexpr Nanos kPoll = std::chrono::milliseconds(2);
+
+}  // namespace
+
+void Engine::Post(std::function<void()> task) { loop_.Post(std::move(task)); }
+
+std::string Engine::Ask(std::function<std::string()> question) {
+  auto answer = std::make_shared<std::promise<std::string>>();
+  std::future<std::string> future = answer->get_future();
+  Post([answer, question = std::move(question)] { answer->set_value(question()); });
+  if (future.wait_for(kFlushBound) != std::future_status::ready) return "the engine is busy";
+  return future.get();
+}
+
+Status Engine::Wait(Completion& completion, const std::function<std::string()>& what, GroupRuntime* group) {
+  const Nanos timeout = loaded_.config.step.timeout;
+  const auto describe = [&what, group, this] {
+    return group == nullptr ? what() : what() + ": " + Ask([group] { return group->Describe(); });
+  };
+  Status status;
+  const auto speak_up = [this, &describe] { logger_->Info("waiting", {{"for", describe()}}); };
+  if (completion.Wait(timeout, speak_up, &status)) return status;
+  const Status late = Timeout(RankName() + ": " + describe() + "; nothing within " +
+                              std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count()) +
+                              " ms (step.timeout)");
+  // The step cannot be left half done: the job ends, and every other rank is told.
+  Post([this, late] { Fail(late); });
+  // Not before the engine has let go of the caller's memory.
+  (void)completion.Wait(kLetGoBound, [] {}, &status);
+  return late;
+}
+
+Result<GroupRuntime*> Engine::Declare(std::span<const TensorSpec> tensors, const GroupOptions& options) {
+  if (failed_) return failure();
+  auto declaration = std::make_shared<Declaration>();
+  declaration->name = options.name;
+  declaration->own.assign(tensors.begin(), tensors.end());
+  DeclareMessage message;
+  message.group = options.name;
+  message.tensors = declaration->own;
+  message.buckets = options.buckets;
+  if (const std::size_t bytes = EncodeControl(message).size(); bytes > kMaxControlBytes) {
+    return InvalidArgument("group " + options.name + ": its declaration takes " + std::to_string(bytes) +
+                           " bytes, at most " + std::to_string(kMaxControlBytes) +
+                           " are sent: use shorter tensor names, several groups, or buckets by cap");
+  }
+  Post([this, declaration, message] {
+    if (failed_) {
+      declaration->completion.Complete(failure());
+      return;
+    }
+    declarations_.push_back(declaration);
+    membership_->Send(message);
+  });
+  const auto what = [&options] { return "the declaration of group " + options.name + " by all ranks"; };
+  TALLY_RETURN_IF_ERROR(Wait(declaration->completion, what, nullptr));
+  return declaration->group;
+}
+
+// Tasks that a warm step posts hold two pointers: a std::function keeps those without memory of its own.
+
+Result<Ticket> Engine::Submit(GroupRuntime* group, std::uint32_t bucket, StepWeight weight) {
+  if (failed_) return failure();
+  std::shared_ptr<TicketState>& state = group->tickets[bucket];
+  if (state == nullptr || state.use_count() != 1) {
+    state = std::make_shared<TicketState>();
+    state->engine = this;
+    state->group = group;
+    state->bucket = bucket;
+  }
+  state->completion.Reset();
+  state->weight = weight;
+  Post([this, raw = state.get()] {
+    if (failed_) {
+      raw->completion.Complete(failure());
+    } else {
+      raw->group->Submit(raw->bucket);
+    }
+  });
+  Ticket ticket;
+  ticket.state_ = state;
+  return ticket;
+}
+
+Status Engine::WaitTicket(TicketState* ticket) {
+  return Wait(ticket->completion, [ticket] { return "bucket " + std::to_string(ticket->bucket); }, ticket->group);
+}
+
+Result<StepResult> Engine::EndStep(GroupRuntime* group, Vote vote, StepWeight weight) {
+  if (failed_) return failure();
+  StepEnding& ending = group->ending;
+  ending.completion.Reset();
+  ending.vote = vote;
+  ending.weight = weight;
+  Post([this, group] {
+    if (failed_) {
+      group->ending.completion.Complete(failure());
+    } else {
+      group->EndStep();
+    }
+  });
+  TALLY_RETURN_IF_ERROR(Wait(ending.completion, [] { return std::string("the end of the step"); }, group));
+  return std::move(ending.result);
+}
+
+Status Engine::AllReduce(std::span<float> data, ReduceOp op) {
+  if (failed_) return failure();
+  const CollectiveShape shape{data.size(), DType::kFloat32, op, ++last_call_};
+  TALLY_ASSIGN_OR_RETURN(GroupRuntime * group, CollectiveGroup(shape));
+  StepEnding& ending = group->ending;
+  ending.completion.Reset();
+  ending.weight = {};
+  if (op == ReduceOp::kSum && rank().value != 0) ending.weight.declared = 0;
+  ending.data = data;
+  ending.collective = shape;
+  Post([this, group] {
+    if (!failed_) NoteCall(Position(links_->self().index), group->ending.collective);
+    if (failed_) {
+      group->ending.completion.Complete(failure());
+    } else {
+      group->RunCollective();
+    }
+  });
+  const auto what = [&shape] { return "all-reduce of " + std::to_string(shape.elements) + " elements"; };
+  return Wait(ending.completion, what, group);
+}
+
+Result<GroupRuntime*> Engine::CollectiveGroup(const CollectiveShape& shape) {
+  GroupRuntime*& group = collectives_[{shape.elements, static_cast<int>(shape.op)}];
+  if (group != nullptr) return group;
+  // Noted before the declaration, which waits for ranks that may be in another call.
+  Post([this, shape] {
+    if (!failed_) NoteCall(Position(links_->self().index), shape);
+  });
+  GroupOptions options;
+  options.name = std::string(kCollectivePrefix) + std::to_string(collectives_.size());
+  const TensorSpec tensor{shape.op == ReduceOp::kSum ? "sum" : "mean", ElementCount(shape.elements), shape.dtype};
+  TALLY_ASSIGN_OR_RETURN(group, Declare(std::span(&tensor, 1), options));
+  return group;
+}
+
+void Engine::NoteCall(Position rank, const CollectiveShape& shape) {
+  if (const Status status = calls_.Note(rank, shape); !status.ok()) Fail(status);
+}
+
+Status Engine::Leave() {
+  if (std::exchange(left_, true) || !thread_.joinable()) return Status::Ok();
+  const auto done = std::make_shared<Completion>();
+  const Status reason = failure();
+  Post([this, done, reason] {
+    leaving_ = true;
+    const Status gone = Unavailable(RankName() + " has left the job");
+    {
+      std::lock_guard lock(failure_mutex_);
+      if (failure_.ok()) failure_ = gone;
+    }
+    failed_ = true;
+    CompleteAll(gone);
+    membership_->Leave(reason.ok() ? "done" : reason.text(), [done] { done->Complete(Status::Ok()); });
+  });
+  Status ignored;
+  (void)done->Wait(kFlushBound, [] {}, &ignored);
+  // Peers may still need what we have queued, and without servers the other ranks need our coordinator to say goodbye.
+  const auto bound = [&](Nanos limit, const std::function<bool()>& finished, const char* what) {
+    const auto begin = std::chrono::steady_clock::now();
+    auto spoken = begin;
+    while (true) {
+      const std::string answer = Ask([finished] { return std::string(finished() ? "yes" : "no"); });
+      const auto now = std::chrono::steady_clock::now();
+      if (answer == "yes" || now - begin > limit) return;
+      if (now - spoken > std::chrono::seconds(5)) {
+        logger_->Info(what);
+        spoken = now;
+      }
+      std::this_thread::sleep_for(kPoll);
+    }
+  };
+  if (reason.ok()) bound(kFlushBound, [this] { return links_->queued_bytes() == 0; }, "leaving: frames are still queued");
+  Post([this] { membership_->Close(); });
+  if (coordinator_host_ != nullptr) {
+    bound(reason.ok() ? loaded_.config.membership.dead : kFlushBound,
+          [this] {
+            const Coordinator::Phase phase = coordinator_host_->coordinator().phase();
+            return phase == Coordinator::Phase::kIdle || phase == Coordinator::Phase::kGathering;
+          },
+          "leaving: waiting for the other ranks to leave, as this one coordinates");
+  }
+  Post([this] { links_->CloseAll(); });
+  (void)Ask([] { return std::string(); });
+  return Status::Ok();
+}
+
+ClientStats Engine::Stats() {
+  auto stats = std::make_shared<ClientStats>();
+  const std::string answer = Ask([this, stats] {
+    const LinkStats links = links_->stats();
+    stats->bytes_sent = links.bytes_sent;
+    stats->bytes_received = links.bytes_received;
+    stats->frames_sent = links.frames_sent;
+    stats->frames_received = links.frames_received;
+    stats->steps_committed = committed_;
+    stats->steps_skipped = skipped_;
+    stats->pool_allocations = pool_.stats().allocations;
+    for (const auto& [id, group] : groups_) {
+      stats->residual_l1 += group->feedback().L1();
+      stats->residual_bytes += group->feedback().bytes();
+    }
+    timespec cpu{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu);
+    stats->engine_cpu_s = static_cast<double>(cpu.tv_sec) + static_cast<double>(cpu.tv_nsec) * 1e-9;
+    return std::string();
+  });
+  // A late answer may still be writing to it.
+  return answer.empty() ? *stats : ClientStats{};
+}
+
+}  // namespace tally
