@@ -5,6 +5,7 @@
 #include <capnp/message.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "common/envelope.h"
@@ -271,11 +272,13 @@ void Write(const PreparedMessage& from, schema::Prepared::Builder to) {
   to.setNonFinite(from.non_finite);
   to.setSkipVote(from.skip_vote);
   to.setNote(from.note);
+  to.setLossScale(from.loss_scale);
 }
 
 PreparedMessage Read(schema::Prepared::Reader from, Checker& check) {
+  check.Check(std::isfinite(from.getLossScale()) && from.getLossScale() > 0, "prepared loss scale");
   return {GroupId{from.getGroup()}, StepId{from.getStep()}, EpochId{from.getEpoch()}, from.getNonFinite(),
-          from.getSkipVote(),       check.Words(from.getNote(), "prepared note")};
+          from.getSkipVote(),       check.Words(from.getNote(), "prepared note"), from.getLossScale()};
 }
 
 void Write(const VerdictMessage& from, schema::Verdict::Builder to) {

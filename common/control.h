@@ -115,6 +115,7 @@ struct PreparedMessage {
   bool non_finite = false;
   bool skip_vote = false;
   std::string note;  // where the non-finite value was seen: "tensor fc1.weight"
+  float loss_scale = 1;
   bool operator==(const PreparedMessage&) const = default;
 };
 

@@ -106,6 +106,7 @@ struct Prepared {
   nonFinite @3 :Bool;
   skipVote @4 :Bool;
   note @5 :Text;                 # where the non-finite value was seen
+  lossScale @6 :Float32 = 1;     # what gradients arrived multiplied by; equal on all ranks
 }
 
 struct Verdict {

@@ -57,6 +57,18 @@ Status Group::SetWeight(float weight) {
   return Status::Ok();
 }
 
+Status Group::SetLossScale(float scale) {
+  if (!std::isfinite(scale) || scale <= 0) {
+    return InvalidArgument("loss scale " + std::to_string(scale) + ": expected a finite number > 0");
+  }
+  if (step_open_) return InvalidArgument("the loss scale of a step is set before its first Submit");
+  loss_scale_ = scale;
+  return Status::Ok();
+}
+
+// One factor, so that a gradient is rounded once; exact for scales that are powers of two.
+StepWeight Group::CurrentWeight() const { return {weight_ / loss_scale_, static_cast<double>(weight_)}; }
+
 tally::Result<Ticket> Group::Submit(BucketId bucket) {
   if (bucket.value >= buckets_.size()) {
     return InvalidArgument("bucket " + std::to_string(bucket.value) + " of " + std::to_string(buckets_.size()));
@@ -67,7 +79,7 @@ tally::Result<Ticket> Group::Submit(BucketId bucket) {
   }
   submitted_[bucket.value] = true;
   step_open_ = true;
-  return engine_->Submit(runtime_, bucket.value, {weight_, static_cast<double>(weight_)});
+  return engine_->Submit(runtime_, bucket.value, CurrentWeight());
 }
 
 std::span<const float> Group::Output(std::uint32_t tensor) const {
@@ -76,11 +88,11 @@ std::span<const float> Group::Output(std::uint32_t tensor) const {
 }
 
 tally::Result<StepResult> Group::EndStep(Vote vote) {
-  tally::Result<StepResult> result = engine_->EndStep(runtime_, vote, {weight_, static_cast<double>(weight_)});
+  tally::Result<StepResult> result = engine_->EndStep(runtime_, vote, CurrentWeight(), loss_scale_);
   if (!result.ok()) return result;
   std::fill(submitted_.begin(), submitted_.end(), false);
   step_open_ = false;
-  weight_ = 1;
+  weight_ = loss_scale_ = 1;
   ++step_;
   return result;
 }

@@ -20,6 +20,7 @@ namespace tally {
 class Engine;
 class Group;
 class GroupRuntime;
+struct StepWeight;
 struct TicketState;
 
 enum class Vote : std::uint8_t { kCommit, kSkip };
@@ -81,6 +82,11 @@ class Group {
   // step's first Submit. Errors: kInvalidArgument if not finite, negative, or too late.
   Status SetWeight(float weight);
 
+  // The scale that the loss, and so every gradient, of this step was multiplied by (default 1): gradients count divided
+  // by it, so that residuals keep their unit when a loss scaler changes it. Before the step's first Submit; equal on all
+  // ranks, or the step ends with kMismatch naming both. Errors: kInvalidArgument if not finite, not positive, or too late.
+  Status SetLossScale(float scale);
+
   // Hands a bucket over; never blocks. Any order; the engine keeps the published order. Errors: kInvalidArgument
   // (number, or submitted twice in this step), or the job's failure.
   tally::Result<Ticket> Submit(BucketId bucket);
@@ -106,7 +112,10 @@ class Group {
   std::vector<std::uint32_t> bucket_of_;             // per own tensor
   std::vector<bool> submitted_;                      // in the open step
   bool step_open_ = false;
+  StepWeight CurrentWeight() const;
+
   float weight_ = 1;
+  float loss_scale_ = 1;
   StepId step_;
 };
 

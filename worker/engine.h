@@ -38,7 +38,7 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   Result<GroupRuntime*> Declare(std::span<const TensorSpec> tensors, const GroupOptions& options);
   Result<Ticket> Submit(GroupRuntime* group, std::uint32_t bucket, StepWeight weight);
   Status WaitTicket(TicketState* ticket);
-  Result<StepResult> EndStep(GroupRuntime* group, Vote vote, StepWeight weight);
+  Result<StepResult> EndStep(GroupRuntime* group, Vote vote, StepWeight weight, float loss_scale);
   Status AllReduce(std::span<float> data, ReduceOp op);
   Status Leave();
   ClientStats Stats();

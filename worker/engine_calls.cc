@@ -99,12 +99,13 @@ Status Engine::WaitTicket(TicketState* ticket) {
   return Wait(ticket->completion, [ticket] { return "bucket " + std::to_string(ticket->bucket); }, ticket->group);
 }
 
-Result<StepResult> Engine::EndStep(GroupRuntime* group, Vote vote, StepWeight weight) {
+Result<StepResult> Engine::EndStep(GroupRuntime* group, Vote vote, StepWeight weight, float loss_scale) {
   if (failed_) return failure();
   StepEnding& ending = group->ending;
   ending.completion.Reset();
   ending.vote = vote;
   ending.weight = weight;
+  ending.loss_scale = loss_scale;
   Post([this, group] {
     if (failed_) {
       group->ending.completion.Complete(failure());

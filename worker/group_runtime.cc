@@ -192,6 +192,7 @@ void GroupRuntime::FinishIfComplete() {
   message.non_finite = non_finite_;
   message.skip_vote = ending.vote == Vote::kSkip;
   message.note = note_;
+  message.loss_scale = ending.loss_scale;
   environment_->Prepared(message);
 }
 

@@ -81,6 +81,7 @@ struct StepEnding {
   Completion completion;
   Vote vote = Vote::kCommit;
   StepWeight weight;
+  float loss_scale = 1;
   StepResult result;            // filled in by the engine
   std::span<float> data;        // of a collective
   CollectiveShape collective;

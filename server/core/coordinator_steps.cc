@@ -1,5 +1,6 @@
 // What happens while a job runs: groups are declared and published, steps prepared and decided.
 #include <algorithm>
+#include <charconv>
 #include <utility>
 
 #include "server/core/coordinator_state.h"
@@ -12,6 +13,12 @@ using namespace coordination;
 namespace {
 
 constexpr std::size_t kMaxGroups = 1024;
+
+// As short as it can be told apart from its neighbours.
+std::string Number(float value) {
+  char text[32];
+  return {text, std::to_chars(text, text + sizeof text, value).ptr};
+}
 
 }  // namespace
 
@@ -80,6 +87,12 @@ void Coordinator::Impl::OnPrepared(Peer& worker, const PreparedMessage& prepared
                   std::to_string(group.step.value));
   }
   if (group.prepared[rank].has_value()) return;
+  const auto first = std::ranges::find_if(group.prepared, [](const auto& other) { return other.has_value(); });
+  if (first != group.prepared.end() && (*first)->loss_scale != prepared.loss_scale) {
+    return misfit("loss scale " + Number(prepared.loss_scale) + " in step " + std::to_string(prepared.step.value) +
+                  ", rank " + std::to_string(first - group.prepared.begin()) + " has " + Number((*first)->loss_scale) +
+                  ": all ranks use the same one in a step");
+  }
   group.prepared[rank] = prepared;
   worker.wait = Wait{group.id, false, now + options.speak_up};
   if (++group.prepared_count == group.prepared.size()) {

@@ -54,6 +54,60 @@ TEST_P(Modes, WeightedMean) {
   EXPECT_EQ(Failures(statuses), "");
 }
 
+// Gradients that arrive multiplied by a scale that changes leave the same residuals and means, bit by bit.
+TEST_P(Modes, TheLossScaleDoesNotReachResidualsAndMeans) {
+  const auto train = [this](bool scaled) {
+    TestCluster cluster(With(3, {"compression.codec=int8", "compression.min_compress_bytes=0"}));
+    std::vector<float> seen;
+    const auto statuses = cluster.Run([&](Client& client, std::uint32_t rank) -> Status {
+      TALLY_ASSIGN_OR_RETURN(Group * group, client.DeclareGroup(TwoTensors(3000)));
+      for (int step = 0; step < 6; ++step) {
+        const float scale = scaled ? std::ldexp(1.0F, 3 * step - 4) : 1.0F;
+        TALLY_RETURN_IF_ERROR(group->SetLossScale(scale));
+        for (const std::uint32_t t : {0U, 1U}) {
+          for (std::size_t i = 0; i < 3000; ++i) {
+            group->Input(t)[i] = scale * (0.37F * static_cast<float>(i % 101) - static_cast<float>(rank + t) * 1.7F);
+          }
+        }
+        for (std::uint32_t b = 0; b < group->bucket_count(); ++b) {
+          TALLY_RETURN_IF_ERROR(group->Submit(BucketId(b)).status());
+        }
+        if (group->SetLossScale(2).ok()) return Internal("a scale was taken after the first Submit");
+        TALLY_RETURN_IF_ERROR(group->EndStep().status());
+        if (rank != 1) continue;
+        seen.insert(seen.end(), group->Output(0).begin(), group->Output(0).end());
+        seen.insert(seen.end(), group->Residual(1).begin(), group->Residual(1).end());
+      }
+      return Status::Ok();
+    });
+    EXPECT_EQ(Failures(statuses), "");
+    return seen;
+  };
+  const std::vector<float> plain = train(false), scaled = train(true);
+  ASSERT_EQ(plain.size(), std::size_t{6 * 6000});
+  ASSERT_EQ(scaled.size(), plain.size());
+  EXPECT_EQ(std::memcmp(plain.data(), scaled.data(), plain.size() * sizeof(float)), 0);
+}
+
+TEST(LossScale, ThatDiffersBetweenRanksIsAnErrorOnAll) {
+  TestCluster cluster(Options(3, 0, {"aggregation.mode=ring"}));
+  const auto statuses = cluster.Run([](Client& client, std::uint32_t rank) -> Status {
+    TALLY_ASSIGN_OR_RETURN(Group * group, client.DeclareGroup(TwoTensors(100)));
+    for (const float wrong : {0.0F, -1.0F, std::numeric_limits<float>::infinity(), std::nanf("")}) {
+      if (group->SetLossScale(wrong).kind() != StatusKind::kInvalidArgument) return Internal("a bad scale was taken");
+    }
+    TALLY_RETURN_IF_ERROR(group->SetLossScale(rank == 2 ? 512.0F : 1024.0F));
+    for (std::uint32_t b = 0; b < group->bucket_count(); ++b) TALLY_RETURN_IF_ERROR(group->Submit(BucketId(b)).status());
+    return group->EndStep().status();
+  });
+  for (const Status& status : statuses) {
+    EXPECT_EQ(status.kind(), StatusKind::kMismatch) << status.ToString();
+    for (const char* named : {"512", "1024", "rank 2", "loss scale"}) {
+      EXPECT_NE(status.text().find(named), std::string::npos) << named << " in: " << status.text();
+    }
+  }
+}
+
 TEST_P(Modes, BucketNeverSubmittedContributesZero) {
   TestCluster cluster(With(3, {"bucket.cap=4"}));
   const auto statuses = cluster.Run([](Client& client, std::uint32_t rank) -> Status {

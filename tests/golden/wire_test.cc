@@ -156,7 +156,7 @@ TEST(GoldenControl, EveryMessage) {
   layout.codecs = {3, 0};
   ExpectPinnedControl("control_layout", layout);
   ExpectPinnedControl("control_prepared",
-                      PreparedMessage{GroupId{1}, StepId{9}, EpochId{5}, true, false, "tensor fc1.weight"});
+                      PreparedMessage{GroupId{1}, StepId{9}, EpochId{5}, true, false, "tensor fc1.weight", 1024});
   ExpectPinnedControl("control_verdict", VerdictMessage{GroupId{1}, StepId{9}, EpochId{5}, false, "non-finite"});
   ExpectPinnedControl("control_heartbeat", HeartbeatMessage{42});
   ExpectPinnedControl("control_failure", failure);

@@ -40,7 +40,7 @@ std::vector<ControlMessage> Samples() {
       layout,
       large,
       PreparedMessage{GroupId{1}, StepId{std::uint64_t{1} << 50}, EpochId{2}, true, false, "tensor fc1.weight"},
-      PreparedMessage{GroupId{1}, StepId{1}, EpochId{2}, false, true, ""},
+      PreparedMessage{GroupId{1}, StepId{1}, EpochId{2}, false, true, "", 0.5F},
       VerdictMessage{GroupId{1}, StepId{7}, EpochId{2}, true, ""},
       VerdictMessage{GroupId{1}, StepId{8}, EpochId{2}, false, "rank 0 voted skip"},
       HeartbeatMessage{std::uint64_t{1} << 60},
