@@ -18,7 +18,9 @@ double Seconds(SteadyTime from, SteadyTime to) { return std::chrono::duration<do
 
 std::vector<TensorSpec> TensorSpecs() {
   std::vector<TensorSpec> specs;
-  for (std::size_t t = 0; t < kTensors; ++t) specs.push_back({TensorName(t), ElementCount{TensorSize(t)}, DType::kFloat32});
+  for (std::size_t t = 0; t < kTensors; ++t) {
+    specs.push_back({TensorName(t), ElementCount{TensorSize(t)}, DType::kFloat32, TensorShape(t)});
+  }
   return specs;
 }
 

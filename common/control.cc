@@ -71,6 +71,9 @@ void WriteTensors(const std::vector<TensorSpec>& from, capnp::List<schema::Tenso
     to[i].setName(from[i].name);
     to[i].setElements(from[i].elements.value);
     to[i].setDtype(static_cast<std::uint8_t>(from[i].dtype));
+    if (from[i].shape.empty()) continue;
+    auto shape = to[i].initShape(Size(from[i].shape.size()));
+    for (unsigned d = 0; d < shape.size(); ++d) shape.set(d, from[i].shape[d]);
   }
 }
 
@@ -81,6 +84,9 @@ std::vector<TensorSpec> ReadTensors(capnp::List<schema::TensorSpec>::Reader from
     check.Check(tensor.getElements() <= kMaxElements, "tensor elements");
     tensors.push_back({check.Name(tensor.getName(), "tensor name"), ElementCount{tensor.getElements()},
                        check.Value(tensor.getDtype(), DType::kBFloat16, "tensor dtype")});
+    if (!check.Check(tensor.getShape().size() <= kMaxDimensions, "tensor dimensions")) return {};
+    for (const std::uint64_t dimension : tensor.getShape()) tensors.back().shape.push_back(dimension);
+    check.Check(ShapeFits(tensors.back()), "tensor shape");
   }
   return tensors;
 }
@@ -332,6 +338,17 @@ struct Writer {
 };
 
 }  // namespace
+
+bool ShapeFits(const TensorSpec& tensor) {
+  if (tensor.shape.empty()) return true;
+  if (tensor.shape.size() > kMaxDimensions) return false;
+  std::uint64_t product = 1;
+  for (const std::uint64_t dimension : tensor.shape) {
+    if (dimension != 0 && product > kMaxElements / dimension) return false;
+    product *= dimension;
+  }
+  return product == tensor.elements.value;
+}
 
 bool IsPrintableName(std::string_view text) {
   return text.size() <= kMaxNameBytes && std::ranges::all_of(text, [](char c) { return c >= ' ' && c <= '~'; });

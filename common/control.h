@@ -21,8 +21,13 @@ struct TensorSpec {
   std::string name;            // unique in its group, printable, at most 128 bytes
   ElementCount elements;
   DType dtype = DType::kFloat32;
+  std::vector<std::uint64_t> shape = {};  // dimensions, whose product is `elements`; empty: one dimension
   bool operator==(const TensorSpec&) const = default;
 };
+
+inline constexpr std::size_t kMaxDimensions = 16;
+// Whether the shape's product is `elements` (always, if it is empty) and it has at most kMaxDimensions.
+bool ShapeFits(const TensorSpec& tensor);
 
 enum class ExchangeKind : std::uint8_t { kOwners = 0, kSchedule = 1 };
 
@@ -103,7 +108,8 @@ struct LayoutMessage {
   ExchangeKind exchange = ExchangeKind::kOwners;
   std::string schedule;                 // exchange kSchedule: its name
   std::vector<OwnerRef> owner_list;
-  std::vector<std::uint16_t> owners;    // per slab: index into owner_list (both exchanges)
+  std::vector<std::uint16_t> owners;    // per slab: index into owner_list (both exchanges). If a codec
+                                        // begins later than step 0: first those of the declared tensors
   std::vector<std::uint8_t> codecs;     // per tensor: codec id
   bool operator==(const LayoutMessage&) const = default;
 };

@@ -2,14 +2,17 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <string>
 #include <vector>
 
+#include "common/check.h"
 #include "compress/feedback_blocks.h"
 #include "compress/flush_denormals.h"
 
 namespace tally {
 
+#define TALLY_LINEAR_CODEC(id, name, factory)
 #define TALLY_CODEC(id, name, factory) std::unique_ptr<Codec> factory(const Config::Compression& options);
 #include "compress/codecs.inc"
 #undef TALLY_CODEC
@@ -20,12 +23,27 @@ constexpr std::array kCodecs = {
 #define TALLY_CODEC(id, name, factory) CodecEntry{id, name, &factory},
 #include "compress/codecs.inc"
 #undef TALLY_CODEC
+#undef TALLY_LINEAR_CODEC
+};
+
+struct Known {
+  std::uint8_t id = 0;
+  std::string_view name;
+  bool linear = false;  // made by MakeLinearCodec
+};
+
+constexpr std::array kKnown = {
+#define TALLY_CODEC(id, name, factory) Known{id, name, false},
+#define TALLY_LINEAR_CODEC(id, name, factory) Known{id, name, true},
+#include "compress/codecs.inc"
+#undef TALLY_LINEAR_CODEC
+#undef TALLY_CODEC
 };
 
 constexpr bool IdsAndNamesAreUnique() {
-  for (std::size_t i = 0; i < kCodecs.size(); ++i) {
+  for (std::size_t i = 0; i < kKnown.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) {
-      if (kCodecs[i].id == kCodecs[j].id || kCodecs[i].name == kCodecs[j].name) return false;
+      if (kKnown[i].id == kKnown[j].id || kKnown[i].name == kKnown[j].name) return false;
     }
   }
   return true;
@@ -41,31 +59,25 @@ Status CheckOneOf(std::string_view option, const std::string& value, std::initia
   return InvalidArgument("compression." + std::string(option) + " = \"" + value + "\": expected one of " + list);
 }
 
-Status CheckOptions(const Config::Compression& options) {
-  // At least one part in a million; also refuses NaN.
-  if (!(options.ratio >= 1e-6 && options.ratio <= 1.0)) {
-    return InvalidArgument("compression.ratio = " + std::to_string(options.ratio) +
-                           ": expected a fraction in (0, 1], in steps of 0.000001");
-  }
-  TALLY_RETURN_IF_ERROR(CheckOneOf("rounding", options.rounding, {"auto", "nearest_even", "stochastic"}));
-  TALLY_RETURN_IF_ERROR(CheckOneOf("scale", options.scale, {"pow2", "absmax"}));
-  return CheckOneOf("topk_values", options.topk_values, {"fp32", "fp16"});
-}
-
 template <typename Matches>
 const CodecEntry* Find(const Matches& matches) {
   const auto found = std::ranges::find_if(kCodecs, matches);
   return found == kCodecs.end() ? nullptr : &*found;
 }
 
+const Known* FindKnown(std::string_view name) {
+  const auto found = std::ranges::find(kKnown, name, &Known::name);
+  return found == kKnown.end() ? nullptr : &*found;
+}
+
 Result<std::unique_ptr<Codec>> Make(const CodecEntry* entry, const std::string& asked,
                                     const Config::Compression& options) {
   if (entry == nullptr) {
     std::string list;
-    for (const CodecEntry& codec : kCodecs) list += (list.empty() ? "" : ", ") + std::string(codec.name);
+    for (const Known& codec : kKnown) list += (list.empty() ? "" : ", ") + std::string(codec.name);
     return InvalidArgument(std::string("codec ").append(asked) + " is unknown: expected one of " + list);
   }
-  TALLY_RETURN_IF_ERROR(CheckOptions(options));
+  TALLY_RETURN_IF_ERROR(CheckCompression(options));
   return entry->make(options);
 }
 
@@ -106,6 +118,59 @@ bool Codec::EncodeWithFeedback(const EncodeKey& key, const float* g, float w, co
   return true;
 }
 
+bool Codec::EncodeWithMomentum(const EncodeKey& key, const float* g, float w, const float*, float*, const float* v,
+                               float* v_out, std::size_t n, std::byte* out) const {
+  TALLY_CHECK(!traits().momentum, "a codec with momentum overrides this");
+  return EncodeWithFeedback(key, g, w, v, v_out, n, out);
+}
+
+float Codec::ClipFactor(const float*, std::size_t, double, std::uint32_t) const { return 1.0F; }
+
+Status CheckCompression(const Config::Compression& options) {
+  // At least one part in a million; also refuses NaN.
+  if (!(options.ratio >= 1e-6 && options.ratio <= 1.0)) {
+    return InvalidArgument("compression.ratio = " + std::to_string(options.ratio) +
+                           ": expected a fraction in (0, 1], in steps of 0.000001");
+  }
+  TALLY_RETURN_IF_ERROR(CheckOneOf("rounding", options.rounding, {"auto", "nearest_even", "stochastic"}));
+  TALLY_RETURN_IF_ERROR(CheckOneOf("scale", options.scale, {"pow2", "absmax"}));
+  TALLY_RETURN_IF_ERROR(CheckOneOf("topk_values", options.topk_values, {"fp32", "fp16"}));
+  TALLY_RETURN_IF_ERROR(CheckOneOf("randomk_scale", options.randomk_scale, {"auto", "none", "stratum"}));
+  if (options.codec == "randomk" && options.randomk_scale == "stratum" && options.error_feedback) {
+    return InvalidArgument("compression.randomk_scale = \"stratum\" makes a residual grow: take none, or switch "
+                           "compression.error_feedback off");
+  }
+  if (options.codec == "dgc" && !options.error_feedback) {
+    return InvalidArgument("compression.codec = \"dgc\" is error feedback with momentum: leave "
+                           "compression.error_feedback on, or take topk");
+  }
+  if (options.powersgd_rank < 1 || options.powersgd_rank > 32) {
+    return InvalidArgument("compression.powersgd_rank = " + std::to_string(options.powersgd_rank) +
+                           ": expected 1 to 32");
+  }
+  if (!(options.powersgd_rate >= 1 && std::isfinite(options.powersgd_rate))) {
+    return InvalidArgument("compression.powersgd_rate = " + std::to_string(options.powersgd_rate) +
+                           ": expected a number from 1");
+  }
+  if (!(options.dgc_momentum >= 0 && options.dgc_momentum < 1)) {
+    return InvalidArgument("compression.dgc_momentum = " + std::to_string(options.dgc_momentum) + ": expected [0, 1)");
+  }
+  if (!(options.dgc_clip >= 0 && std::isfinite(options.dgc_clip))) {
+    return InvalidArgument("compression.dgc_clip = " + std::to_string(options.dgc_clip) + ": expected a number from 0");
+  }
+  return Status::Ok();
+}
+
+Result<CodecTraits> TraitsOfCodec(std::string_view name, const Config::Compression& options) {
+  const Known* known = FindKnown(name);
+  if (known != nullptr && known->linear) {
+    TALLY_RETURN_IF_ERROR(CheckCompression(options));
+    return CodecTraits{.lossy = true, .linear = true, .feedback_forced = true};
+  }
+  TALLY_ASSIGN_OR_RETURN(const std::unique_ptr<Codec> codec, MakeCodec(name, options));
+  return codec->traits();
+}
+
 std::span<const CodecEntry> Codecs() { return kCodecs; }
 
 Result<std::unique_ptr<Codec>> MakeCodec(std::string_view name, const Config::Compression& options) {
@@ -124,8 +189,8 @@ std::uint8_t CodecForTensor(std::string_view tensor_name, std::uint64_t elements
   if (elements < (options.min_compress_bytes + sizeof(float) - 1) / sizeof(float)) return kCodecNone;
   const auto excludes = [tensor_name](const std::string& pattern) { return MatchesPattern(tensor_name, pattern); };
   if (std::ranges::any_of(options.exclude, excludes)) return kCodecNone;
-  const CodecEntry* entry = Find([&options](const CodecEntry& codec) { return codec.name == options.codec; });
-  return entry == nullptr ? kCodecNone : entry->id;
+  const Known* known = FindKnown(options.codec);
+  return known == nullptr ? kCodecNone : known->id;
 }
 
 }  // namespace tally

@@ -23,6 +23,7 @@ struct CodecTraits {
   bool lossy = false;
   bool linear = false;           // encodings may be summed anywhere; schedules carry its fp32 vectors
   bool feedback_forced = false;  // refuses to run without error feedback unless the user insists (warning)
+  bool momentum = false;         // keeps a velocity besides the residual: EncodeWithMomentum
   bool exact_residual = false;   // p - decode is exact in fp32, so p = decode + e' bit by bit
   DividedBy divided_by = DividedBy::kOwner;
 };
@@ -57,6 +58,14 @@ class Codec {
   virtual bool EncodeWithFeedback(const EncodeKey& key, const float* g, float w, const float* e, float* e_out,
                                   std::size_t n, std::byte* out) const;
 
+  // As EncodeWithFeedback, for codecs whose traits say momentum: u is the velocity, u_out what it becomes, v the
+  // residual; none is null.
+  virtual bool EncodeWithMomentum(const EncodeKey& key, const float* g, float w, const float* u, float* u_out,
+                                  const float* v, float* v_out, std::size_t n, std::byte* out) const;
+  // What a tensor's whole gradient, which arrives multiplied by `scale`, is multiplied by besides its weight, before
+  // everything else, on each of `workers`.
+  virtual float ClipFactor(const float* g, std::size_t n, double scale, std::uint32_t workers) const;
+
   // Hostile bytes: length and every field. Decode and DecodeAdd require a payload that passed. Errors: kCorrupt with
   // the field, expected and got.
   virtual Status Validate(std::span<const std::byte> payload, std::size_t n) const = 0;
@@ -73,9 +82,15 @@ struct CodecEntry {
 };
 
 std::span<const CodecEntry> Codecs();
-// Errors: kInvalidArgument with the list of names (unknown), or naming the option that is out of range.
+// Linear codecs are made by MakeLinearCodec (linear.h). Errors: kInvalidArgument with the list of names (unknown), or
+// naming the option that is out of range.
 Result<std::unique_ptr<Codec>> MakeCodec(std::string_view name, const Config::Compression& options);
 Result<std::unique_ptr<Codec>> MakeCodec(std::uint8_t id, const Config::Compression& options);
+
+// What MakeCodec checks of the options. Errors: kInvalidArgument naming the option that is out of range.
+Status CheckCompression(const Config::Compression& options);
+// Traits of any codec of the table, the linear ones (linear.h) included. Errors as MakeCodec.
+Result<CodecTraits> TraitsOfCodec(std::string_view name, const Config::Compression& options);
 
 // Whether replies and pushes round stochastically: `rounding`, where auto = only without error feedback.
 bool StochasticRounding(const Config::Compression& options);

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "common/check.h"
+#include "common/reduce/reduce.h"
 
 namespace tally {
 namespace {
@@ -55,6 +56,38 @@ float* ErrorFeedback::Next(const Slab& slab) {
   return buffers_[1 - tensor.old].data() + tensor.start + slab.offset;
 }
 
+const float* ErrorFeedback::OldTensor(std::uint32_t tensor) const { return Residual(tensor).data(); }
+
+float* ErrorFeedback::NextTensor(std::uint32_t tensor) {
+  if (!Has(tensor)) return nullptr;
+  TensorState& state = tensors_[tensor];
+  if (state.slabs_written == 0) touched_.push_back(tensor);
+  state.slabs_written = state.slab_count;
+  std::fill_n(written_.begin() + static_cast<std::ptrdiff_t>(state.first_slab), state.slab_count, true);
+  return buffers_[1 - state.old].data() + state.start;
+}
+
+void ErrorFeedback::Keep(std::uint32_t tensor) {
+  if (!Has(tensor) || tensors_[tensor].slabs_written == 0) return;
+  ClearWritten(&tensors_[tensor]);
+  std::erase(touched_, tensor);
+}
+
+void ErrorFeedback::Add(std::uint32_t tensor, std::uint64_t offset, std::span<const float> values) {
+  TALLY_CHECK(Has(tensor), "residuals are added where there are some");
+  const TensorState& state = tensors_[tensor];
+  TALLY_CHECK(offset <= state.elements && values.size() <= state.elements - offset, "within the tensor");
+  // A slab that the open step has not written has no next residual yet, and takes the old one's.
+  for (auto& buffer : buffers_) AddInto(buffer.data() + state.start + offset, values.data(), values.size());
+}
+
+void ErrorFeedback::Restore(std::uint32_t tensor, std::span<const float> values) {
+  TALLY_CHECK(touched_.empty(), "no step is open");
+  const TensorState& state = tensors_[tensor];
+  TALLY_CHECK(Has(tensor) && values.size() == state.elements, "the whole tensor");
+  std::ranges::copy(values, buffers_[state.old].begin() + static_cast<std::ptrdiff_t>(state.start));
+}
+
 void ErrorFeedback::Commit() { EndStep(true); }
 void ErrorFeedback::Drop() { EndStep(false); }
 
@@ -65,11 +98,14 @@ void ErrorFeedback::EndStep(bool commit) {
       if (tensor.slabs_written < tensor.slab_count) KeepUnwritten(tensor);
       tensor.old = 1 - tensor.old;
     }
-    const auto first = written_.begin() + static_cast<std::ptrdiff_t>(tensor.first_slab);
-    std::fill_n(first, tensor.slab_count, false);
-    tensor.slabs_written = 0;
+    ClearWritten(&tensor);
   }
   touched_.clear();
+}
+
+void ErrorFeedback::ClearWritten(TensorState* tensor) {
+  std::fill_n(written_.begin() + static_cast<std::ptrdiff_t>(tensor->first_slab), tensor->slab_count, false);
+  tensor->slabs_written = 0;
 }
 
 void ErrorFeedback::KeepUnwritten(const TensorState& tensor) {

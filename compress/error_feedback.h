@@ -22,6 +22,17 @@ class ErrorFeedback {
   const float* Old(const Slab& slab) const;
   // Marks the slab as rewritten in this step; a slab never asked for keeps its residual on Commit.
   float* Next(const Slab& slab);
+  // The same for a whole tensor, whose residual is one run.
+  const float* OldTensor(std::uint32_t tensor) const;
+  float* NextTensor(std::uint32_t tensor);
+  // Takes back what Next gave out in this step: the tensor keeps its residual on Commit.
+  void Keep(std::uint32_t tensor);
+
+  // Adds to a tensor's residual from element `offset` on, in whatever the open step has written too, so that neither
+  // verdict loses it: what a leaver or a former owner hands over.
+  void Add(std::uint32_t tensor, std::uint64_t offset, std::span<const float> values);
+  // Between steps: a tensor's residual becomes `values`, all of it.
+  void Restore(std::uint32_t tensor, std::span<const float> values);
 
   void Commit();
   void Drop();
@@ -44,6 +55,7 @@ class ErrorFeedback {
     unsigned old = 0;
   };
   void EndStep(bool commit);
+  void ClearWritten(TensorState* tensor);
   void KeepUnwritten(const TensorState& tensor);
   template <typename Term>
   double Sum(const Term& term) const;

@@ -26,6 +26,14 @@ inline bool WeightAndAdd(const float* g, float w, const float* e, std::size_t n,
   return bad == 0;
 }
 
+// The same where g may be null, for zeros.
+inline bool WeightedSum(const float* g, float w, const float* e, std::size_t n, float* p) {
+  if (g != nullptr) return WeightAndAdd(g, w, e, n, p);
+  if (e != nullptr) return WeightAndAdd(e, 1.0F, nullptr, n, p);
+  std::fill_n(p, n, 0.0F);
+  return true;
+}
+
 // encode_block(p, first, count, decoded): encodes p[0..count), which is the slab's [first, first+count), and, if
 // decoded is not null, writes what receivers decode.
 template <typename EncodeBlock>

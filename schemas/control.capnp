@@ -69,6 +69,7 @@ struct TensorSpec {
   name @0 :Text;
   elements @1 :UInt64;
   dtype @2 :UInt8;
+  shape @3 :List(UInt64);        # dimensions; empty: one, of `elements`
 }
 
 struct Declare {
@@ -85,7 +86,8 @@ struct GroupLayout {
   buckets @4 :List(Bucket);
   exchange @5 :UInt8;            # 0 owners, 1 schedule
   schedule @6 :Text;
-  owners @7 :Data;               # one little-endian u16 per slab: index into ownerList
+  owners @7 :Data;               # one little-endian u16 per slab: index into ownerList; if a codec begins later than
+                                 # step 0, first those of the tensors as declared, then those of what it makes of them
   ownerList @8 :List(OwnerRef);
   codecs @9 :Data;               # one byte per tensor: codec id
 }

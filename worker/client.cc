@@ -36,7 +36,7 @@ std::span<float> Group::Input(std::uint32_t tensor) { return runtime_->arena_inp
 
 Status Group::SetInput(std::uint32_t tensor, std::span<const float> memory) {
   const std::uint32_t t = runtime_->to_layout(tensor);
-  const TensorSpec& spec = runtime_->tables().layout.tensors[t];
+  const TensorSpec& spec = runtime_->tables().message.tensors[t];
   if (memory.size() != spec.elements.value) {
     return InvalidArgument("input of " + spec.name + ": expected " + std::to_string(spec.elements.value) +
                            " elements, got " + std::to_string(memory.size()));
@@ -84,7 +84,7 @@ tally::Result<Ticket> Group::Submit(BucketId bucket) {
 
 std::span<const float> Group::Output(std::uint32_t tensor) const {
   const std::uint32_t t = runtime_->to_layout(tensor);
-  return {runtime_->outputs[t], runtime_->tables().layout.tensors[t].elements.value};
+  return {runtime_->outputs[t], runtime_->tables().message.tensors[t].elements.value};
 }
 
 tally::Result<StepResult> Group::EndStep(Vote vote) {
@@ -123,6 +123,10 @@ tally::Result<Group*> Client::DeclareGroup(std::span<const TensorSpec> tensors, 
     return InvalidArgument("group name \"" + options.name + "\": expected a name that does not begin with collective.");
   }
   for (const TensorSpec& tensor : tensors) {
+    if (!ShapeFits(tensor)) {
+      return InvalidArgument("tensor " + tensor.name + ": expected a shape of up to " + std::to_string(kMaxDimensions) +
+                             " dimensions whose product is " + std::to_string(tensor.elements.value));
+    }
     if (tensor.dtype != DType::kFloat32) {
       return Unsupported("tensor " + tensor.name + " is " + DTypeName(tensor.dtype) +
                          ": this version takes fp32 gradients; convert, or let a 16-bit codec do it on the wire");
@@ -130,7 +134,7 @@ tally::Result<Group*> Client::DeclareGroup(std::span<const TensorSpec> tensors, 
   }
   TALLY_ASSIGN_OR_RETURN(GroupRuntime * runtime, engine_->Declare(tensors, options));
   std::vector<std::vector<std::uint32_t>> buckets;
-  for (const auto& bucket : runtime->tables().layout.buckets) {
+  for (const auto& bucket : runtime->tables().message.buckets) {
     std::vector<std::uint32_t>& own = buckets.emplace_back();
     for (const std::uint32_t t : bucket) own.push_back(runtime->to_own(t));
   }

@@ -300,7 +300,7 @@ void Engine::OnLayout(LayoutMessage message) {
     options.collective = tables->message.name.starts_with(kCollectivePrefix);
     TALLY_ASSIGN_OR_RETURN(auto group, GroupRuntime::Make(options, tables, declared.own, &pool_, this));
     declared.group = group.get();
-    if (const std::uint64_t bytes = group->feedback().bytes(); bytes > 0) {
+    if (const std::uint64_t bytes = group->feedback().bytes() + group->velocity().bytes(); bytes > 0) {
       logger_->Info("error feedback", {{"group", tables->message.name}, {"bytes", bytes}});
     }
     groups_[tables->message.group.value] = std::move(group);

@@ -217,7 +217,7 @@ ClientStats Engine::Stats() {
     stats->pool_allocations = pool_.stats().allocations;
     for (const auto& [id, group] : groups_) {
       stats->residual_l1 += group->feedback().L1();
-      stats->residual_bytes += group->feedback().bytes();
+      stats->residual_bytes += group->feedback().bytes() + group->velocity().bytes();
     }
     timespec cpu{};
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu);

@@ -19,15 +19,20 @@
 
 namespace tally {
 
+// What has come into a slab's output. Nothing: all weights were 0, so it is zeros, whatever was sent.
+enum class Delivered : std::uint8_t { kMean, kNothing, kNonFinite };
+
 // What an exchange needs from the group and engine around it.
 class ExchangeEnvironment {
  public:
   virtual ~ExchangeEnvironment() = default;
   // g of a slab: fp32, readable until the step's end. Zeros for a bucket that was not submitted.
   virtual const float* Input(std::uint32_t slab) = 0;
+  // What Input is to be multiplied by: this rank's weight, or 1 if Input is weighted already (a linear codec's vector).
+  virtual float Factor(std::uint32_t slab) = 0;
   // Where the slab's mean goes. May be the same memory as Input (in place).
   virtual float* Output(std::uint32_t slab) = 0;
-  virtual void SlabDone(std::uint32_t slab, bool non_finite) = 0;
+  virtual void SlabDone(std::uint32_t slab, Delivered delivered) = 0;
   // Sends to a server or a position; to this process itself only pushes are sent (to its own owner). Errors: no link.
   virtual Status Send(OwnerRef to, std::uint32_t key, const FrameHeader& header, std::span<const std::byte> payload,
                       BufferRef hold) = 0;
@@ -48,8 +53,8 @@ class Exchange {
  public:
   virtual ~Exchange() = default;
   // `verdict_flags`: kFlagPreviousCommitted or kFlagPreviousSkipped, or 0 before the first step.
-  // `collective`: stamped on every frame of a standalone collective.
-  virtual void BeginStep(StepId step, std::uint16_t verdict_flags, StepWeight weight,
+  // `declared_weight` is what this rank adds to W. `collective`: stamped on every frame of a standalone collective.
+  virtual void BeginStep(StepId step, std::uint16_t verdict_flags, double declared_weight,
                          const CollectiveShape& collective) = 0;
   // The bucket's inputs are final; all lower buckets have been started.
   virtual Status StartBucket(std::uint32_t bucket) = 0;
@@ -64,7 +69,8 @@ class Exchange {
 };
 
 std::unique_ptr<Exchange> MakeOwnersExchange(const ExchangeOptions& options, std::shared_ptr<const GroupTables> tables,
-                                             const FramePlan* plan, ErrorFeedback* feedback, BufferPool* pool,
+                                             const FramePlan* plan, ErrorFeedback* feedback,
+                                             ErrorFeedback* velocity, BufferPool* pool,
                                              ExchangeEnvironment* environment);
 std::unique_ptr<Exchange> MakeScheduleExchange(const ExchangeOptions& options,
                                                std::shared_ptr<const GroupTables> tables, const FramePlan* plan,

@@ -5,12 +5,14 @@
 
 namespace tally {
 
-FramePlan MakeFramePlan(const GroupTables& tables, Position self, std::uint32_t positions, std::uint64_t frame_bytes) {
+FramePlan MakeFramePlan(const GroupTables& tables, std::uint32_t first_bucket, std::uint32_t end_bucket, Position self,
+                        std::uint32_t positions, std::uint64_t frame_bytes) {
   const bool dense = tables.message.exchange == ExchangeKind::kSchedule;
   FramePlan plan;
-  plan.frame_of_slab.resize(tables.layout.slabs.size());
+  plan.frame_of_slab.assign(tables.layout.slabs.size(), kNoFrame);
   for (std::uint32_t bucket = 0; bucket < tables.layout.buckets.size(); ++bucket) {
     plan.bucket_begin.push_back(static_cast<std::uint32_t>(plan.frames.size()));
+    if (bucket < first_bucket || bucket >= end_bucket) continue;
     std::map<std::pair<std::uint32_t, const Codec*>, PlannedFrame> open;
     std::map<std::uint32_t, PlannedFrame> packed;  // by first slab
     const auto close = [&](PlannedFrame& frame) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "server/core/group_tables.h"
@@ -21,9 +22,12 @@ struct PlannedFrame {
 struct FramePlan {
   std::vector<PlannedFrame> frames;         // by bucket, in this position's send order
   std::vector<std::uint32_t> bucket_begin;  // first frame of each bucket; size buckets + 1
-  std::vector<std::uint32_t> frame_of_slab;
+  std::vector<std::uint32_t> frame_of_slab;  // kNoFrame for those of other buckets
 };
+inline constexpr std::uint32_t kNoFrame = std::numeric_limits<std::uint32_t>::max();
 
-FramePlan MakeFramePlan(const GroupTables& tables, Position self, std::uint32_t positions, std::uint64_t frame_bytes);
+// Of buckets first_bucket, ..., end_bucket - 1.
+FramePlan MakeFramePlan(const GroupTables& tables, std::uint32_t first_bucket, std::uint32_t end_bucket, Position self,
+                        std::uint32_t positions, std::uint64_t frame_bytes);
 
 }  // namespace tally

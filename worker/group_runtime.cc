@@ -1,6 +1,7 @@
 #include "worker/group_runtime.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -11,9 +12,16 @@ namespace tally {
 namespace {
 
 std::vector<bool> FeedbackTensors(const GroupTables& tables, bool error_feedback) {
-  std::vector<bool> wanted(tables.layout.tensors.size(), false);
-  if (!error_feedback || tables.message.exchange == ExchangeKind::kSchedule) return wanted;
+  std::vector<bool> wanted(tables.dense.tensors.size(), false);
+  if (!error_feedback) return wanted;
   for (std::size_t t = 0; t < wanted.size(); ++t) wanted[t] = tables.tensor_codec[t]->traits().lossy;
+  for (const LinearPart& part : tables.linear) wanted[part.tensor] = true;
+  return wanted;
+}
+
+std::vector<bool> MomentumTensors(const GroupTables& tables) {
+  std::vector<bool> wanted(tables.dense.tensors.size(), false);
+  for (std::size_t t = 0; t < wanted.size(); ++t) wanted[t] = tables.tensor_codec[t]->traits().momentum;
   return wanted;
 }
 
@@ -25,14 +33,56 @@ GroupRuntime::GroupRuntime(const Options& options, std::shared_ptr<const GroupTa
       tables_(std::move(tables)),
       pool_(pool),
       environment_(environment),
-      plan_(MakeFramePlan(*tables_, options.exchange.self, options.exchange.positions,
-                          options.exchange.limits.frame_bytes)),
-      feedback_(tables_->layout, FeedbackTensors(*tables_, options.error_feedback)),
+      feedback_(tables_->dense, FeedbackTensors(*tables_, options.error_feedback)),
+      velocity_(tables_->dense, MomentumTensors(*tables_)),
+      factors_(tables_->layout.tensors.size(), 1.0F),
       zeros_(kMaxSlabElements, 0.0F),
       buckets_(tables_->layout.buckets.size()) {
-  exchange_ = tables_->message.exchange == ExchangeKind::kSchedule
-                  ? MakeScheduleExchange(options_.exchange, tables_, &plan_, pool_, this)
-                  : MakeOwnersExchange(options_.exchange, tables_, &plan_, &feedback_, pool_, this);
+  MakeWire(tables_, &main_);
+  if (tables_->warmup != nullptr) MakeWire(tables_->warmup, &warmup_);
+  MakeLinear();
+}
+
+void GroupRuntime::MakeWire(std::shared_ptr<const GroupTables> tables, Wire* wire) {
+  const ExchangeOptions& options = options_.exchange;
+  const std::uint32_t declared = tables->declared_buckets;
+  const auto all = static_cast<std::uint32_t>(tables->layout.buckets.size());
+  for (std::uint32_t phase = 0; phase < tables->phases(); ++phase) {
+    wire->plans.push_back(MakeFramePlan(*tables, phase == 0 ? 0 : declared, phase == 0 ? declared : all, options.self,
+                                        options.positions, options.limits.frame_bytes));
+  }
+  for (const FramePlan& plan : wire->plans) {
+    wire->exchanges.push_back(tables->message.exchange == ExchangeKind::kSchedule
+                                  ? MakeScheduleExchange(options, tables, &plan, pool_, this)
+                                  : MakeOwnersExchange(options, tables, &plan, &feedback_, &velocity_, pool_, this));
+  }
+  wire->tables = std::move(tables);
+}
+
+void GroupRuntime::MakeLinear() {
+  bucket_linear_.resize(tables_->declared_buckets);
+  linear_of_vector_.resize(tables_->layout.tensors.size() - tables_->declared_tensors);
+  for (const LinearPart& part : tables_->linear) {
+    const auto index = static_cast<std::uint32_t>(linear_.size());
+    const Slab& first = tables_->dense.slabs[tables_->dense.first_slab[part.tensor]];
+    bucket_linear_[first.bucket].push_back(index);
+    for (const std::uint32_t vector : {part.first, part.second}) {
+      linear_of_vector_[vector - tables_->declared_tensors] = index;
+    }
+    linear_.push_back({part, part.codec->Make({.seed = options_.exchange.seed,
+                                               .tensor = part.tensor,
+                                               .spec = tables_->message.tensors[part.tensor],
+                                               .slab_elements = first.elements})});
+  }
+}
+
+std::uint32_t GroupRuntime::DeclaredBucket(std::uint32_t tensor) const {
+  return tables_->dense.slabs[tables_->dense.first_slab[tensor]].bucket;
+}
+
+std::uint64_t GroupRuntime::elements(std::uint32_t tensor) const {
+  const Layout& layout = tables_->is_vector(tensor) ? tables_->layout : tables_->dense;
+  return layout.tensors[tensor].elements.value;
 }
 
 Result<std::unique_ptr<GroupRuntime>> GroupRuntime::Make(const Options& options,
@@ -46,8 +96,9 @@ Result<std::unique_ptr<GroupRuntime>> GroupRuntime::Make(const Options& options,
   group->tickets.resize(group->buckets_.size());
   const Layout& layout = group->tables_->layout;
   std::map<std::string_view, std::uint32_t> by_name;
-  for (std::uint32_t t = 0; t < layout.tensors.size(); ++t) by_name[layout.tensors[t].name] = t;
-  group->to_own_.resize(layout.tensors.size());
+  const std::uint32_t declared = group->tables_->declared_tensors;
+  for (std::uint32_t t = 0; t < declared; ++t) by_name[layout.tensors[t].name] = t;
+  group->to_own_.resize(declared);
   for (std::uint32_t t = 0; t < own.size(); ++t) {
     const auto found = by_name.find(own[t].name);
     if (found == by_name.end()) return Internal("tensor " + own[t].name + " is not in the published layout");
@@ -58,9 +109,9 @@ Result<std::unique_ptr<GroupRuntime>> GroupRuntime::Make(const Options& options,
   group->outputs.resize(layout.tensors.size());
   if (options.collective) return group;
   std::uint64_t bytes = 0;
-  for (const TensorSpec& tensor : layout.tensors) {
+  for (std::uint32_t t = 0; t < layout.tensors.size(); ++t) {
     group->arena_offset_.push_back(bytes);
-    bytes += (tensor.elements.value * sizeof(float) + 63) / 64 * 64;
+    bytes += (group->elements(t) * sizeof(float) + 63) / 64 * 64;
   }
   TALLY_ASSIGN_OR_RETURN(group->input_arena_, Arena::Make("tally-input", bytes));
   TALLY_ASSIGN_OR_RETURN(group->output_arena_, Arena::Make("tally-output", bytes));
@@ -73,29 +124,40 @@ Result<std::unique_ptr<GroupRuntime>> GroupRuntime::Make(const Options& options,
 
 std::span<float> GroupRuntime::arena_input(std::uint32_t layout_tensor) {
   return {reinterpret_cast<float*>(input_arena_.bytes().data() + arena_offset_[layout_tensor]),
-          tables_->layout.tensors[layout_tensor].elements.value};
+          elements(layout_tensor)};
 }
 
 void GroupRuntime::Open(StepWeight weight) {
   if (open_) return;
   open_ = true;
-  next_bucket_ = 0;
-  unfinished_ = static_cast<std::uint32_t>(buckets_.size());
+  wire_ = &TablesAt(*tables_, step_) == tables_.get() ? &main_ : &warmup_;
+  next_bucket_ = next_second_ = 0;
+  unfinished_ = tables_->declared_buckets;
   non_finite_ = false;
   note_.clear();
   ending_ = prepared_ = false;
   for (std::uint32_t b = 0; b < buckets_.size(); ++b) {
     buckets_[b].submitted = buckets_[b].missing = false;
-    buckets_[b].remaining = static_cast<std::uint32_t>(tables_->layout.bucket_slabs[b].size());
+    const bool on_wire = b < layout().bucket_slabs.size();
+    buckets_[b].remaining = on_wire ? static_cast<std::uint32_t>(layout().bucket_slabs[b].size()) : 0;
   }
-  exchange_->BeginStep(step_, last_verdict_, weight, collective_);
+  weight_ = weight;
+  for (Linear& linear : linear_) linear.delivered = Delivered::kMean;
+  for (const auto& exchange : wire_->exchanges) exchange->BeginStep(step_, last_verdict_, weight.declared, collective_);
   std::swap(opening_, early_);
   early_bytes_ = 0;
   for (Frame& frame : opening_) {
-    if (!broken_) Check(exchange_->OnFrame(frame));
+    if (!broken_) Check(Receive(frame));
     frame.hold.Reset();
   }
   opening_.Clear();
+}
+
+Status GroupRuntime::Receive(Frame& frame) {
+  const std::vector<std::uint32_t>& slabs = frame.header.slabs;
+  if (slabs.empty() || slabs.front() >= layout().slabs.size()) return Corrupt("frame without slabs of this group");
+  const bool second = layout().slabs[slabs.front()].bucket >= tables_->declared_buckets;
+  return wire_->exchanges[second ? 1 : 0]->OnFrame(frame);
 }
 
 void GroupRuntime::Submit(std::uint32_t bucket) {
@@ -113,16 +175,92 @@ void GroupRuntime::StartBucketOf(std::uint32_t bucket, std::shared_ptr<TicketSta
 
 // One order per group: a bucket starts when all lower ones have.
 void GroupRuntime::StartReady() {
-  while (!broken_ && next_bucket_ < buckets_.size() &&
+  while (!broken_ && next_bucket_ < tables_->declared_buckets &&
          (buckets_[next_bucket_].submitted || buckets_[next_bucket_].missing)) {
     const std::uint32_t b = next_bucket_++;
     if (buckets_[b].remaining == 0) {  // nothing but empty tensors
-      --unfinished_;
-      if (buckets_[b].ticket != nullptr) buckets_[b].ticket->completion.Complete(Status::Ok());
+      FinishBucket(b);
       continue;
     }
-    Check(exchange_->StartBucket(b));
+    SetFactors(b);
+    EncodeLinear(b);
+    Check(wire_->exchanges[0]->StartBucket(b));
   }
+}
+
+void GroupRuntime::SetFactors(std::uint32_t bucket) {
+  if (buckets_[bucket].missing) return;  // zeros
+  const bool counts = weight_.factor != 0;
+  const double scale = counts ? weight_.declared / static_cast<double>(weight_.factor) : 1.0;  // of the loss
+  for (const std::uint32_t t : tables_->message.buckets[bucket]) {
+    const Codec& codec = *wire_->tables->tensor_codec[t];
+    factors_[t] = weight_.factor * codec.ClipFactor(inputs[t], elements(t), scale, options_.exchange.positions);
+  }
+}
+
+// A part that is not finite is sent as NaNs, so that its sum is none either.
+void GroupRuntime::EncodeLinear(std::uint32_t bucket) {
+  if (wire_ != &main_) return;
+  for (const std::uint32_t index : bucket_linear_[bucket]) {
+    const auto& [part, tensor, delivered] = linear_[index];
+    const std::span<float> vector = arena_input(part.first);
+    const float* g = buckets_[bucket].missing ? nullptr : inputs[part.tensor];
+    const bool finite = tensor->Encode(step_.value, g, factors_[part.tensor], feedback_.OldTensor(part.tensor),
+                                       feedback_.NextTensor(part.tensor), vector.data());
+    if (!finite) std::ranges::fill(vector, std::numeric_limits<float>::quiet_NaN());
+  }
+}
+
+// In the order of the buckets, which is the same on all ranks; that of the first phases' arrival is not.
+void GroupRuntime::StartSecondPhases() {
+  while (!broken_ && next_second_ < tables_->declared_buckets) {
+    const std::uint32_t b = next_second_;
+    if (const std::uint32_t second = tables_->second_bucket[b]; second != 0) {
+      if (buckets_[b].remaining != 0) return;
+      ++next_second_;
+      EncodeSecond(b);
+      Check(wire_->exchanges[1]->StartBucket(second));
+    } else {
+      ++next_second_;
+    }
+  }
+}
+
+void GroupRuntime::EncodeSecond(std::uint32_t bucket) {
+  for (const std::uint32_t index : bucket_linear_[bucket]) {
+    const auto& [part, tensor, delivered] = linear_[index];
+    if (!part.two_phases()) continue;
+    const std::span<float> vector = arena_input(part.second);
+    if (delivered == Delivered::kMean) {
+      tensor->EncodeSecond(outputs[part.first], feedback_.NextTensor(part.tensor), vector.data());
+    } else {
+      std::ranges::fill(vector, delivered == Delivered::kNothing ? 0.0F : std::numeric_limits<float>::quiet_NaN());
+    }
+  }
+}
+
+void GroupRuntime::DecodeLinear(std::uint32_t bucket) {
+  if (wire_ != &main_) return;
+  for (const std::uint32_t index : bucket_linear_[bucket]) {
+    const auto& [part, tensor, delivered] = linear_[index];
+    float* out = outputs[part.tensor];
+    if (delivered == Delivered::kMean) {
+      tensor->Decode(outputs[part.second], out);
+    } else {
+      const bool nothing = delivered == Delivered::kNothing;
+      std::fill_n(out, elements(part.tensor), nothing ? 0.0F : std::numeric_limits<float>::quiet_NaN());
+      // What was sent reached nobody.
+      if (nothing) feedback_.Keep(part.tensor);
+    }
+  }
+}
+
+void GroupRuntime::FinishBucket(std::uint32_t bucket) {
+  DecodeLinear(bucket);
+  --unfinished_;
+  // A collective's caller may write to its memory once told, so it waits for draining sends (FinishIfComplete).
+  const std::shared_ptr<TicketState>& ticket = buckets_[bucket].ticket;
+  if (ticket != nullptr && !options_.collective) ticket->completion.Complete(Status::Ok());
 }
 
 void GroupRuntime::EndStep() {
@@ -150,7 +288,7 @@ void GroupRuntime::OnFrame(Frame& frame) {
   ++progress_;
   const StepId step = frame.header.step;
   if (step == step_ && open_) {
-    Check(exchange_->OnFrame(frame));
+    Check(Receive(frame));
     FinishIfComplete();
     return;
   }
@@ -158,7 +296,7 @@ void GroupRuntime::OnFrame(Frame& frame) {
   if (step.value == step_.value + (open_ ? 1 : 0) && frame.header.kind != FrameKind::kReply) {
     constexpr std::uint64_t kFrameCost = 256;  // so that empty frames count, too
     early_bytes_ += frame.payload.size() + frame.header.slabs.size() * sizeof(std::uint32_t) + kFrameCost;
-    if (early_bytes_ > 2 * options_.exchange.limits.credit_bytes * options_.exchange.positions) {
+    if (early_bytes_ > 2 * options_.exchange.limits.credit_bytes * options_.exchange.positions * tables_->phases()) {
       Check(Corrupt("early frames of step " + std::to_string(step.value) + " exceed the credit of all positions"));
       return;
     }
@@ -169,14 +307,14 @@ void GroupRuntime::OnFrame(Frame& frame) {
 
 void GroupRuntime::Continue() {
   if (!open_ || broken_) return;
-  Check(exchange_->Continue());
+  for (const auto& exchange : wire_->exchanges) Check(exchange->Continue());
   FinishIfComplete();
 }
 
 void GroupRuntime::FinishIfComplete() {
   if (!open_ || broken_ || unfinished_ != 0) return;
   if (options_.collective) {
-    if (exchange_->draining()) {
+    if (wire_->exchanges[0]->draining()) {
       environment_->PostContinue(this, true);
       return;
     }
@@ -208,8 +346,17 @@ void GroupRuntime::OnVerdict(const VerdictMessage& verdict) {
 void GroupRuntime::CloseStep(bool committed) {
   if (committed) {
     feedback_.Commit();
+    velocity_.Commit();
   } else {
     feedback_.Drop();
+    velocity_.Drop();
+  }
+  for (Linear& linear : linear_) {
+    if (wire_ == &main_ && committed && linear.delivered == Delivered::kMean) {
+      linear.tensor->Commit();
+    } else {
+      linear.tensor->Drop();
+    }
   }
   last_verdict_ = committed ? kFlagPreviousCommitted : kFlagPreviousSkipped;
   ++step_;
@@ -237,42 +384,59 @@ std::string GroupRuntime::Describe() const {
   std::string text = "group " + tables_->message.name + ", step " + std::to_string(step_.value);
   if (!open_) return text + ": nothing handed over";
   if (prepared_) return text + ": all results are here, waiting for the verdict of the other ranks";
-  if (next_bucket_ < buckets_.size()) {
-    text += ", bucket " + std::to_string(next_bucket_) + " of " + std::to_string(buckets_.size()) +
+  if (next_bucket_ < tables_->declared_buckets) {
+    text += ", bucket " + std::to_string(next_bucket_) + " of " + std::to_string(tables_->declared_buckets) +
             " not submitted by this rank";
   }
-  const std::string missing = exchange_->Missing(3);
-  return missing.empty() ? text : text + ": " + missing;
+  for (const auto& exchange : wire_->exchanges) {
+    const std::string missing = exchange->Missing(3);
+    if (!missing.empty()) return text + ": " + missing;
+  }
+  return text;
 }
 
 const float* GroupRuntime::Input(std::uint32_t slab) {
-  const Slab& s = tables_->layout.slabs[slab];
-  return buckets_[s.bucket].missing ? zeros_.data() : inputs[s.tensor] + s.offset;
+  const Slab& s = layout().slabs[slab];
+  const bool zeros = buckets_[s.bucket].missing && !tables_->is_vector(s.tensor);
+  return zeros ? zeros_.data() : inputs[s.tensor] + s.offset;
+}
+
+float GroupRuntime::Factor(std::uint32_t slab) {
+  return factors_[layout().slabs[slab].tensor];  // a vector's stays 1
 }
 
 float* GroupRuntime::Output(std::uint32_t slab) {
-  const Slab& s = tables_->layout.slabs[slab];
+  const Slab& s = layout().slabs[slab];
   return outputs[s.tensor] + s.offset;
 }
 
-void GroupRuntime::SlabDone(std::uint32_t slab, bool non_finite) {
-  if (non_finite) NoteNonFinite(slab);
-  Bucket& bucket = buckets_[tables_->layout.slabs[slab].bucket];
-  if (--bucket.remaining != 0) return;
-  --unfinished_;
-  // A collective's caller may write to its memory once told, so it waits for draining sends (FinishIfComplete).
-  if (bucket.ticket != nullptr && !options_.collective) bucket.ticket->completion.Complete(Status::Ok());
+void GroupRuntime::SlabDone(std::uint32_t slab, Delivered delivered) {
+  const Slab& s = layout().slabs[slab];
+  if (delivered == Delivered::kNonFinite) NoteNonFinite(slab);
+  if (delivered != Delivered::kMean && tables_->is_vector(s.tensor)) {
+    LinearOf(s.tensor).delivered = delivered;
+  }
+  if (--buckets_[s.bucket].remaining != 0) return;
+  if (s.bucket >= tables_->declared_buckets) {
+    FinishBucket(DeclaredBucket(LinearOf(s.tensor).part.tensor));
+  } else if (wire_->tables->second_bucket[s.bucket] != 0) {
+    StartSecondPhases();
+  } else {
+    FinishBucket(s.bucket);
+  }
 }
 
 // Says where the value is and whether this rank put it in, so that the verdict's reason can name the culprit.
 void GroupRuntime::NoteNonFinite(std::uint32_t slab) {
   const bool first = !non_finite_;
   non_finite_ = true;
-  const Slab& s = tables_->layout.slabs[slab];
+  const Slab& s = layout().slabs[slab];
   const bool mine = !AllFinite(Input(slab), s.elements);
+  const std::uint32_t source =
+      tables_->is_vector(s.tensor) ? LinearOf(s.tensor).part.tensor : s.tensor;
   if (first || mine) {
     note_ = (mine ? "non-finite gradient from " + options_.rank_name : std::string("non-finite sum")) + " in " +
-            tables_->layout.tensors[s.tensor].name;
+            layout().tensors[source].name;
   }
 }
 

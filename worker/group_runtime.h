@@ -49,11 +49,12 @@ class GroupRuntime final : public ExchangeEnvironment {
 
   const GroupTables& tables() const { return *tables_; }
   const ErrorFeedback& feedback() const { return feedback_; }
+  const ErrorFeedback& velocity() const { return velocity_; }
   std::uint32_t to_layout(std::uint32_t own_tensor) const { return to_layout_[own_tensor]; }
   std::uint32_t to_own(std::uint32_t layout_tensor) const { return to_own_[layout_tensor]; }
 
   // Caller side, before submitting.
-  std::vector<const float*> inputs;  // per layout tensor
+  std::vector<const float*> inputs;  // per tensor of the layout
   std::vector<float*> outputs;
   std::span<float> arena_input(std::uint32_t layout_tensor);
   // Handed over by reference; kept, so that a step allocates nothing. A ticket that its holder kept is replaced.
@@ -80,8 +81,9 @@ class GroupRuntime final : public ExchangeEnvironment {
 
   // ExchangeEnvironment.
   const float* Input(std::uint32_t slab) override;
+  float Factor(std::uint32_t slab) override;
   float* Output(std::uint32_t slab) override;
-  void SlabDone(std::uint32_t slab, bool non_finite) override;
+  void SlabDone(std::uint32_t slab, Delivered delivered) override;
   Status Send(OwnerRef to, std::uint32_t key, const FrameHeader& header, std::span<const std::byte> payload,
               BufferRef hold) override;
   void ContinueSoon() override;
@@ -94,12 +96,38 @@ class GroupRuntime final : public ExchangeEnvironment {
     std::shared_ptr<TicketState> ticket;
   };
 
+  // How the tensors travel. Per phase: its frames (of the declared buckets, of those behind them) and its exchange.
+  struct Wire {
+    std::shared_ptr<const GroupTables> tables;
+    std::vector<FramePlan> plans;
+    std::vector<std::unique_ptr<Exchange>> exchanges;
+  };
+  // A tensor that a linear codec encodes, in the open step.
+  struct Linear {
+    LinearPart part;
+    std::unique_ptr<LinearTensor> tensor;
+    Delivered delivered = Delivered::kMean;
+  };
+
   GroupRuntime(const Options& options, std::shared_ptr<const GroupTables> tables, BufferPool* pool,
                GroupEnvironment* environment);
+  void MakeWire(std::shared_ptr<const GroupTables> tables, Wire* wire);
+  void MakeLinear();
+  const Layout& layout() const { return wire_->tables->layout; }
+  std::uint64_t elements(std::uint32_t tensor) const;
+  Linear& LinearOf(std::uint32_t vector) { return linear_[linear_of_vector_[vector - tables_->declared_tensors]]; }
+  std::uint32_t DeclaredBucket(std::uint32_t tensor) const;
   void Open(StepWeight weight);
   void StartBucketOf(std::uint32_t bucket, std::shared_ptr<TicketState> ticket);
   void CompleteEnding(const Status& status);
   void StartReady();
+  void SetFactors(std::uint32_t bucket);
+  Status Receive(Frame& frame);
+  void EncodeLinear(std::uint32_t bucket);
+  void StartSecondPhases();
+  void EncodeSecond(std::uint32_t bucket);
+  void DecodeLinear(std::uint32_t bucket);
+  void FinishBucket(std::uint32_t bucket);
   void FinishIfComplete();
   void CloseStep(bool committed);
   void NoteNonFinite(std::uint32_t slab);
@@ -109,21 +137,28 @@ class GroupRuntime final : public ExchangeEnvironment {
   std::shared_ptr<const GroupTables> tables_;
   BufferPool* pool_;
   GroupEnvironment* environment_;
-  FramePlan plan_;
   ErrorFeedback feedback_;
-  std::unique_ptr<Exchange> exchange_;
+  ErrorFeedback velocity_;            // of codecs with momentum
+  std::vector<float> factors_;        // per tensor: this step's weight, clipped
+  Wire main_, warmup_;                                     // from the codec's first step on, and before it
+  Wire* wire_ = &main_;                                    // that of the open step
+  std::vector<Linear> linear_;                             // by number of their vectors
+  std::vector<std::vector<std::uint32_t>> bucket_linear_;  // per declared bucket: indices into linear_
+  std::vector<std::uint32_t> linear_of_vector_;            // per vector: index into linear_
   Arena input_arena_, output_arena_;
-  std::vector<std::uint64_t> arena_offset_;  // per layout tensor, bytes
+  std::vector<std::uint64_t> arena_offset_;  // per tensor of the layout, bytes
   std::vector<std::uint32_t> to_layout_, to_own_;
   std::vector<float> zeros_;
 
   std::uint64_t progress_ = 0;
   bool broken_ = false;           // the job failed here: nothing more is started or read
   StepId step_;
+  StepWeight weight_;
   bool open_ = false;             // a bucket of the step was handed over, or its end asked for
   std::uint16_t last_verdict_ = 0;
   std::vector<Bucket> buckets_;
   std::uint32_t next_bucket_ = 0;   // first one not started
+  std::uint32_t next_second_ = 0;   // first one whose second phase, if any, is not started
   std::uint32_t unfinished_ = 0;    // buckets with results missing
   bool non_finite_ = false;
   std::string note_;

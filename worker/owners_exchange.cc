@@ -20,11 +20,13 @@ constexpr std::uint64_t kTurnBytes = 2u << 20;
 class OwnersExchange final : public Exchange {
  public:
   OwnersExchange(const ExchangeOptions& options, std::shared_ptr<const GroupTables> tables, const FramePlan* plan,
-                 ErrorFeedback* feedback, BufferPool* pool, ExchangeEnvironment* environment)
+                 ErrorFeedback* feedback, ErrorFeedback* velocity, BufferPool* pool,
+                 ExchangeEnvironment* environment)
       : options_(options),
         tables_(std::move(tables)),
         plan_(plan),
         feedback_(feedback),
+        velocity_(velocity),
         pool_(pool),
         environment_(environment),
         remaining_(plan->frames.size()),
@@ -32,7 +34,7 @@ class OwnersExchange final : public Exchange {
     queue_.reserve(plan->frames.size());
   }
 
-  void BeginStep(StepId step, std::uint16_t verdict_flags, StepWeight weight,
+  void BeginStep(StepId step, std::uint16_t verdict_flags, double declared_weight,
                  const CollectiveShape& collective) override {
     header_ = options_.header;
     header_.kind = FrameKind::kPush;
@@ -41,8 +43,7 @@ class OwnersExchange final : public Exchange {
     header_.step = step;
     header_.flags = verdict_flags;
     header_.collective = collective;
-    header_.weight = weight.declared;
-    weight_ = weight.factor;
+    header_.weight = declared_weight;
     queue_.clear();
     next_ = 0;
     outstanding_ = 0;
@@ -104,7 +105,10 @@ class OwnersExchange final : public Exchange {
       const std::uint32_t f = plan_->frame_of_slab[u];
       if (--remaining_[f] == 0) outstanding_ -= plan_->frames[f].payload_bytes;
     }
-    for (const std::uint32_t u : header.slabs) environment_->SlabDone(u, flagged);
+    const Delivered delivered = flagged             ? Delivered::kNonFinite
+                                : total_weight == 0 ? Delivered::kNothing
+                                                    : Delivered::kMean;
+    for (const std::uint32_t u : header.slabs) environment_->SlabDone(u, delivered);
     return Continue();
   }
 
@@ -122,7 +126,7 @@ class OwnersExchange final : public Exchange {
         ++items;
         const OwnerRef owner = tables_->owner(u);
         text += (text.empty() ? "" : ", ") + ("slab " + std::to_string(u)) + " (" +
-                tables_->message.tensors[tables_->layout.slabs[u].tensor].name + ") from " +
+                tables_->layout.tensors[tables_->layout.slabs[u].tensor].name + ") from " +
                 (owner.role == Role::kServer ? "server " : "rank ") + std::to_string(owner.index);
       }
     }
@@ -136,7 +140,7 @@ class OwnersExchange final : public Exchange {
     header_.slabs = frame.slabs;
     const OwnerRef to = tables_->message.owner_list[frame.owner];
     const std::uint32_t key = frame.slabs.front();
-    if (!frame.codec->traits().lossy && weight_ == 1.0F && frame.slabs.size() == 1) {
+    if (!frame.codec->traits().lossy && frame.slabs.size() == 1 && environment_->Factor(key) == 1.0F) {
       // The gradient itself is the payload: no copy. A non-finite value is noticed in the sum.
       const auto bytes = AsBytes(environment_->Input(key), frame.elements);
       return environment_->Send(to, key, header_, bytes, pool_->WrapConst(bytes, {}));
@@ -161,9 +165,13 @@ class OwnersExchange final : public Exchange {
     key.position = options_.self.value;
     key.offset = slab.offset;
     key.stochastic = options_.stochastic;
-    const bool feedback = feedback_->Has(slab.tensor);
-    return codec.EncodeWithFeedback(key, environment_->Input(u), weight_, feedback ? feedback_->Old(slab) : nullptr,
-                                    feedback ? feedback_->Next(slab) : nullptr, slab.elements, out);
+    const float* g = environment_->Input(u);
+    const float w = environment_->Factor(u);
+    const float* e = feedback_->Old(slab);
+    float* e_out = feedback_->Next(slab);
+    if (!velocity_->Has(slab.tensor)) return codec.EncodeWithFeedback(key, g, w, e, e_out, slab.elements, out);
+    return codec.EncodeWithMomentum(key, g, w, velocity_->Old(slab), velocity_->Next(slab), e, e_out, slab.elements,
+                                    out);
   }
 
   // A frame with a non-finite slab: each slab travels alone, the bad ones flagged and empty.
@@ -223,6 +231,7 @@ class OwnersExchange final : public Exchange {
   std::shared_ptr<const GroupTables> tables_;
   const FramePlan* plan_;
   ErrorFeedback* feedback_;
+  ErrorFeedback* velocity_;
   BufferPool* pool_;
   ExchangeEnvironment* environment_;
   std::vector<std::uint32_t> queue_;      // frames of started buckets; numbers rise, as plan and buckets do
@@ -231,15 +240,15 @@ class OwnersExchange final : public Exchange {
   std::vector<bool> done_;                // per slab
   std::uint64_t outstanding_ = 0;         // encoded bytes sent and not yet answered
   FrameHeader header_;
-  float weight_ = 1;
 };
 
 }  // namespace
 
 std::unique_ptr<Exchange> MakeOwnersExchange(const ExchangeOptions& options, std::shared_ptr<const GroupTables> tables,
-                                             const FramePlan* plan, ErrorFeedback* feedback, BufferPool* pool,
+                                             const FramePlan* plan, ErrorFeedback* feedback,
+                                             ErrorFeedback* velocity, BufferPool* pool,
                                              ExchangeEnvironment* environment) {
-  return std::make_unique<OwnersExchange>(options, std::move(tables), plan, feedback, pool, environment);
+  return std::make_unique<OwnersExchange>(options, std::move(tables), plan, feedback, velocity, pool, environment);
 }
 
 }  // namespace tally

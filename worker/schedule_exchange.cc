@@ -35,7 +35,7 @@ class ScheduleExchange final : public Exchange {
     starts_.reserve(plan->frames.size());
   }
 
-  void BeginStep(StepId step, std::uint16_t verdict_flags, StepWeight weight,
+  void BeginStep(StepId step, std::uint16_t verdict_flags, double declared_weight,
                  const CollectiveShape& collective) override {
     parked_.Clear();
     parked_bytes_ = 0;
@@ -45,8 +45,7 @@ class ScheduleExchange final : public Exchange {
     header_.step = step;
     header_.flags = verdict_flags;
     header_.collective = collective;
-    weight_ = weight.factor;
-    declared_ = weight.declared;
+    declared_ = declared_weight;
     for (FrameState& state : states_) state = {};
     starts_.clear();
     next_start_ = 0;
@@ -82,7 +81,8 @@ class ScheduleExchange final : public Exchange {
     if (header.kind != FrameKind::kPartial && header.kind != FrameKind::kTotal) {
       return Corrupt("expected a partial or total in a schedule");
     }
-    if (header.slabs.empty() || header.slabs.front() >= plan_->frame_of_slab.size()) {
+    if (header.slabs.empty() || header.slabs.front() >= plan_->frame_of_slab.size() ||
+        plan_->frame_of_slab[header.slabs.front()] == kNoFrame) {
       return Corrupt("schedule frame without slabs of this group");
     }
     const std::uint32_t f = plan_->frame_of_slab[header.slabs.front()];
@@ -194,7 +194,10 @@ class ScheduleExchange final : public Exchange {
     }
     state.total.Reset();
     if (Starts(f)) outstanding_ -= plan_->frames[f].payload_bytes;
-    for (const std::uint32_t u : plan_->frames[f].slabs) environment_->SlabDone(u, state.non_finite);
+    const Delivered delivered = state.non_finite                          ? Delivered::kNonFinite
+                                : static_cast<float>(state.weight) == 0 ? Delivered::kNothing
+                                                                          : Delivered::kMean;
+    for (const std::uint32_t u : plan_->frames[f].slabs) environment_->SlabDone(u, delivered);
     return Status::Ok();
   }
 
@@ -233,8 +236,9 @@ class ScheduleExchange final : public Exchange {
   // c of a slab: the input itself, or w times it in scratch memory.
   const float* Own(std::uint32_t u) {
     const float* input = environment_->Input(u);
-    if (weight_ == 1.0F) return input;
-    Scale(scratch_.data(), input, weight_, tables_->layout.slabs[u].elements);
+    const float factor = environment_->Factor(u);
+    if (factor == 1.0F) return input;
+    Scale(scratch_.data(), input, factor, tables_->layout.slabs[u].elements);
     return scratch_.data();
   }
 
@@ -257,7 +261,7 @@ class ScheduleExchange final : public Exchange {
       return SendFrame(planned, peer, bytes, std::move(state.sum), 0);
     }
     header_.weight = declared_;
-    if (planned.slabs.size() == 1 && weight_ == 1.0F) {
+    if (planned.slabs.size() == 1 && environment_->Factor(planned.slabs.front()) == 1.0F) {
       const auto bytes = AsBytes(environment_->Input(planned.slabs.front()), planned.elements);
       return SendFrame(planned, peer, bytes, pool_->WrapConst(bytes, {}), 0);
     }
@@ -342,7 +346,6 @@ class ScheduleExchange final : public Exchange {
   std::uint64_t parked_bytes_ = 0;
   std::atomic<std::uint64_t> draining_{0};
   FrameHeader header_;
-  float weight_ = 1;
   double declared_ = 1;
 };
 

@@ -19,6 +19,12 @@ std::size_t TensorSize(std::size_t tensor) {
   return tensor % 2 == 0 ? kWidths[layer] * kWidths[layer + 1] : kWidths[layer + 1];
 }
 
+std::vector<std::uint64_t> TensorShape(std::size_t tensor) {
+  const std::size_t layer = tensor / 2;
+  if (tensor % 2 != 0) return {kWidths[layer + 1]};
+  return {kWidths[layer + 1], kWidths[layer]};
+}
+
 std::size_t ParameterCount() {
   std::size_t count = 0;
   for (std::size_t tensor = 0; tensor < kTensors; ++tensor) count += TensorSize(tensor);

@@ -21,6 +21,7 @@ inline constexpr std::size_t kTensors = 2 * kLayers;  // tensor 2l: weight of la
 
 std::string TensorName(std::size_t tensor);  // "fc1.weight", "fc1.bias", …
 std::size_t TensorSize(std::size_t tensor);
+std::vector<std::uint64_t> TensorShape(std::size_t tensor);
 std::size_t ParameterCount();
 
 struct Score {

@@ -35,12 +35,19 @@ struct Config {
   struct Compression {             // job scope
     std::string codec = "none";
     bool error_feedback = true;
-    double ratio = 0.01;           // topk: fraction kept, in (0, 1]
+    double ratio = 0.01;           // topk, dgc, randomk: fraction kept, in (0, 1]
     std::uint64_t min_compress_bytes = 65536;
     std::vector<std::string> exclude;  // tensor name patterns (* and ?)
     std::string rounding = "auto";     // nearest_even | stochastic | auto (= nearest with feedback, else stochastic)
     std::string scale = "pow2";        // pow2 | absmax
     std::string topk_values = "fp32";  // fp32 | fp16
+    std::string randomk_scale = "auto";  // none | stratum | auto (= none with feedback, else stratum)
+    double dgc_momentum = 0.9;           // [0, 1)
+    bool dgc_nesterov = false;
+    double dgc_clip = 0;                 // largest gradient norm times sqrt(N); 0 = none
+    std::uint32_t powersgd_rank = 4;     // 1..32
+    double powersgd_rate = 2;            // least compression rate of a matrix
+    std::uint64_t powersgd_start_step = 10;
     std::uint64_t seed = 1;
   } compression;
   struct Bucket {                  // job scope

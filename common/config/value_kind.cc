@@ -175,6 +175,18 @@ std::string Fraction::Print(double value) const {
   return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
 }
 
+std::string Decimal::Parse(std::string_view text, double* value) const {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || !(number >= least_ && number <= most_)) {
+    return NotA(text, "a number from " + ShortestNumber(least_) + " to " + ShortestNumber(most_));
+  }
+  *value = number;
+  return "";
+}
+
+std::string Decimal::Print(double value) const { return Fraction().Print(value); }
+
 std::string Bytes::Parse(std::string_view text, std::uint64_t* value) const {
   const Result<std::uint64_t> parsed = ParseBytes(text);
   if (!parsed.ok()) return parsed.status().text();

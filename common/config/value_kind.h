@@ -69,6 +69,17 @@ class Fraction {  // in (0, 1]
   std::string Print(double value) const;
 };
 
+class Decimal {
+ public:
+  static constexpr TomlType kToml = TomlType::kNumber;
+  constexpr Decimal(double least, double most) : least_(least), most_(most) {}
+  std::string Parse(std::string_view text, double* value) const;
+  std::string Print(double value) const;
+
+ private:
+  double least_, most_;
+};
+
 class Bytes {
  public:
   static constexpr TomlType kToml = TomlType::kInteger;

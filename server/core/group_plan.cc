@@ -8,6 +8,8 @@
 #include "common/schedule/ownership.h"
 #include "compress/codec.h"
 #include "server/core/coordinator.h"
+#include "server/core/group_tables.h"
+#include "server/core/wire_layout.h"
 
 namespace tally {
 namespace {
@@ -20,7 +22,9 @@ constexpr std::uint64_t kMaxGroupSlabs = 262144;
 using Places = std::map<std::string_view, std::uint32_t>;
 
 std::string Show(const TensorSpec& tensor) {
-  return std::to_string(tensor.elements.value) + " " + DTypeName(tensor.dtype) + " elements";
+  std::string shape;
+  for (const std::uint64_t dimension : tensor.shape) shape += (shape.empty() ? "" : "x") + std::to_string(dimension);
+  return (shape.empty() ? std::to_string(tensor.elements.value) : shape) + " " + DTypeName(tensor.dtype) + " elements";
 }
 
 std::string Show(const std::vector<std::string>& bucket) {
@@ -113,21 +117,23 @@ Result<std::vector<std::vector<std::uint32_t>>> Buckets(const DeclareMessage& de
   return buckets;
 }
 
+// Sets owner_list and appends the owners of the layout's slabs.
 void AssignTo(LayoutMessage* message, const Layout& layout, const ModeExpansion& mode, std::uint32_t servers,
               std::uint32_t workers) {
-  message->exchange = mode.exchange;
-  message->schedule = mode.schedule;
+  message->owner_list.clear();
+  std::vector<std::uint16_t> owners;
   if (mode.exchange == ExchangeKind::kSchedule) {
     for (std::uint32_t p = 0; p < workers; ++p) message->owner_list.push_back({Role::kWorker, p});
-    message->owners = AssignRoundRobin(layout, workers);
-    return;
+    owners = AssignRoundRobin(layout, workers);
+  } else {
+    const OwnerSet set = !mode.worker_shares   ? OwnerSet::kServers
+                         : mode.server_shares ? OwnerSet::kBoth
+                                              : OwnerSet::kWorkers;
+    const std::vector<Share> shares = EqualShares(set, servers, workers);
+    for (const Share& share : shares) message->owner_list.push_back(share.owner);
+    owners = AssignOwners(layout, shares);
   }
-  const OwnerSet set = !mode.worker_shares   ? OwnerSet::kServers
-                       : mode.server_shares ? OwnerSet::kBoth
-                                            : OwnerSet::kWorkers;
-  const std::vector<Share> shares = EqualShares(set, servers, workers);
-  for (const Share& share : shares) message->owner_list.push_back(share.owner);
-  message->owners = AssignOwners(layout, shares);
+  message->owners.insert(message->owners.end(), owners.begin(), owners.end());
 }
 
 }  // namespace
@@ -162,12 +168,19 @@ Result<LayoutMessage> PlanGroup(std::span<const DeclareMessage> declarations, co
   message.name = first.group;
   message.tensors = first.tensors;
   TALLY_ASSIGN_OR_RETURN(message.buckets, Buckets(first, places, job.bucket.cap_bytes));
-  TALLY_ASSIGN_OR_RETURN(const Layout layout, MakeLayout(message.tensors, message.buckets, workers));
-  TALLY_ASSIGN_OR_RETURN(const ModeExpansion mode, ExpandMode(job));
-  AssignTo(&message, layout, mode, static_cast<std::uint32_t>(job.servers.addresses.size()), workers);
-  for (const TensorSpec& tensor : message.tensors) {
-    message.codecs.push_back(CodecForTensor(tensor.name, tensor.elements.value, job.compression));
+  message.codecs.assign(message.tensors.size(), kCodecNone);
+  if (!first.group.starts_with(kCollectivePrefix)) {
+    TALLY_ASSIGN_OR_RETURN(message.codecs, ChooseCodecs(message.tensors, job.compression, workers));
   }
+  TALLY_ASSIGN_OR_RETURN(
+      const WireLayout wire,
+      MakeWireLayout(message.tensors, message.buckets, message.codecs, job.compression, workers));
+  TALLY_ASSIGN_OR_RETURN(const ModeExpansion mode, ExpandMode(job));
+  message.exchange = mode.exchange;
+  message.schedule = mode.schedule;
+  const auto servers = static_cast<std::uint32_t>(job.servers.addresses.size());
+  if (wire.start_step > 0) AssignTo(&message, wire.dense, mode, servers, workers);
+  AssignTo(&message, wire.layout, mode, servers, workers);
   if (EncodeControl(message).size() > kMaxControlBytes) {
     return InvalidArgument("group " + first.group + " has " + std::to_string(message.tensors.size()) +
                            " tensors, too many for one layout message of 1 MiB; declare it as several groups");

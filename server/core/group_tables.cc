@@ -13,11 +13,22 @@ std::uint64_t GroupTables::encoded_bytes(std::uint32_t slab) const {
 Result<std::shared_ptr<const GroupTables>> MakeGroupTables(LayoutMessage message, const Config& job,
                                                            std::uint32_t workers) {
   auto tables = std::make_shared<GroupTables>();
-  TALLY_ASSIGN_OR_RETURN(tables->layout, MakeLayout(message.tensors, message.buckets, workers));
   const std::string where = "layout of group " + message.name;
   if (message.codecs.size() != message.tensors.size()) {
     return Corrupt(where + ": expected a codec for each of " + std::to_string(message.tensors.size()) +
                    " tensors, got " + std::to_string(message.codecs.size()));
+  }
+  if (message.name.starts_with(kCollectivePrefix)) std::ranges::fill(message.codecs, kCodecNone);
+  TALLY_ASSIGN_OR_RETURN(static_cast<WireLayout&>(*tables), MakeWireLayout(message.tensors, message.buckets,
+                                                                           message.codecs, job.compression, workers));
+  if (tables->start_step > 0) {
+    // Before a codec begins everything travels as it is declared.
+    LayoutMessage before = message;
+    std::ranges::fill(before.codecs, kCodecNone);
+    const std::size_t count = std::min(message.owners.size(), tables->dense.slabs.size());
+    before.owners.resize(count);
+    message.owners.erase(message.owners.begin(), message.owners.begin() + static_cast<std::ptrdiff_t>(count));
+    TALLY_ASSIGN_OR_RETURN(tables->warmup, MakeGroupTables(std::move(before), job, workers));
   }
   if (message.owners.size() != tables->layout.slabs.size()) {
     return Corrupt(where + ": expected an owner for each of " + std::to_string(tables->layout.slabs.size()) +
@@ -34,10 +45,11 @@ Result<std::shared_ptr<const GroupTables>> MakeGroupTables(LayoutMessage message
       return Corrupt(where + ": owner " + std::to_string(owner) + " of " + std::to_string(message.owner_list.size()));
     }
   }
-  if (message.name.starts_with(kCollectivePrefix)) {
-    std::fill(message.codecs.begin(), message.codecs.end(), std::uint8_t{0});
-  }
-  for (const std::uint8_t id : message.codecs) {
+  // Vectors travel as they are; so does nothing of the tensors that they stand for.
+  std::vector<std::uint8_t> wire_codecs = message.codecs;
+  for (const LinearPart& part : tables->linear) wire_codecs[part.tensor] = kCodecNone;
+  wire_codecs.resize(tables->layout.tensors.size(), kCodecNone);
+  for (const std::uint8_t id : wire_codecs) {
     const auto known = std::find_if(tables->codecs.begin(), tables->codecs.end(),
                                     [&](const auto& codec) { return codec->id() == id; });
     if (known != tables->codecs.end()) {
@@ -54,9 +66,11 @@ Result<std::shared_ptr<const GroupTables>> MakeGroupTables(LayoutMessage message
 
 FlowLimits MakeFlowLimits(const GroupTables& tables, const Config& job, std::uint32_t workers) {
   std::uint64_t largest = 1;
-  for (std::uint32_t u = 0; u < tables.layout.slabs.size(); ++u) {
-    const std::uint64_t dense = tables.layout.slabs[u].elements * sizeof(float);
-    largest = std::max(largest, tables.message.exchange == ExchangeKind::kSchedule ? dense : tables.encoded_bytes(u));
+  for (const GroupTables* part : {&tables, tables.warmup.get()}) {
+    for (std::uint32_t u = 0; part != nullptr && u < part->layout.slabs.size(); ++u) {
+      const std::uint64_t dense = part->layout.slabs[u].elements * sizeof(float);
+      largest = std::max(largest, part->message.exchange == ExchangeKind::kSchedule ? dense : part->encoded_bytes(u));
+    }
   }
   FlowLimits limits;
   limits.credit_bytes = std::max<std::uint64_t>(job.link.credit_bytes, workers * largest);

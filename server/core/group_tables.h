@@ -12,18 +12,22 @@
 #include "common/schedule/layout.h"
 #include "common/status.h"
 #include "compress/codec.h"
+#include "server/core/wire_layout.h"
 
 namespace tally {
 
 // Groups with this prefix are standalone collectives: exact, without residuals and verdicts.
 inline constexpr std::string_view kCollectivePrefix = "collective.";
 
-struct GroupTables {
+struct GroupTables : WireLayout {
   LayoutMessage message;
-  Layout layout;
   std::vector<std::unique_ptr<Codec>> codecs;  // one instance per codec id in use
-  std::vector<const Codec*> tensor_codec;      // per tensor, never null
+  std::vector<const Codec*> tensor_codec;      // per tensor of `layout`, never null
 
+  std::shared_ptr<const GroupTables> warmup;   // what holds before start_step; null if that is 0
+
+  // Streams of frames that each have an order and a credit of their own.
+  std::uint32_t phases() const { return layout.buckets.size() > declared_buckets ? 2 : 1; }
   const OwnerRef& owner(std::uint32_t slab) const { return message.owner_list[message.owners[slab]]; }
   // Encoded bytes of a slab with its tensor's codec.
   std::uint64_t encoded_bytes(std::uint32_t slab) const;
@@ -32,6 +36,11 @@ struct GroupTables {
 // Errors: kCorrupt / kInvalidArgument naming the field that does not fit.
 Result<std::shared_ptr<const GroupTables>> MakeGroupTables(LayoutMessage message, const Config& job,
                                                            std::uint32_t workers);
+
+// Those that hold in a step.
+inline const GroupTables& TablesAt(const GroupTables& tables, StepId step) {
+  return tables.warmup != nullptr && step.value < tables.start_step ? *tables.warmup : tables;
+}
 
 // Credit per (worker, owner, group) and the largest frame payload, from the job's settings (DESIGN §4: at least N slabs
 // of the largest encoded size; a frame is at most credit / N).

@@ -19,12 +19,12 @@ Result<ModeExpansion> ExpandMode(const Config& config) {
     return InvalidArgument("aggregation.mode = " + name +
                            " needs servers: set servers.addresses, or take mode ring, which works without");
   }
-  TALLY_ASSIGN_OR_RETURN(const std::unique_ptr<Codec> codec, MakeCodec(config.compression.codec, config.compression));
+  TALLY_ASSIGN_OR_RETURN(const CodecTraits codec, TraitsOfCodec(config.compression.codec, config.compression));
 
   ModeExpansion expansion;
   expansion.server_shares = mode != Mode::kRing;
   expansion.worker_shares = mode != Mode::kPs;
-  if (mode == Mode::kRing && codec->traits().linear) {
+  if (mode == Mode::kRing && codec.linear) {
     // A ring that re-encodes at every hop would lose N/2 times as much: the others go straight to their owners.
     expansion.exchange = ExchangeKind::kSchedule;
     expansion.schedule = "ring";

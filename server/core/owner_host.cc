@@ -1,30 +1,39 @@
 #include "server/core/owner_host.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace tally {
 
 OwnerHost::OwnerHost(Options options, BufferPool* pool) : options_(std::move(options)), pool_(pool) {}
 
-Status OwnerHost::AddGroup(std::shared_ptr<const GroupTables> tables, const Config& job) {
-  const LayoutMessage& message = tables->message;
-  if (message.exchange != ExchangeKind::kOwners) return Status::Ok();
+OwnerHost::Hosted OwnerHost::Gather(std::shared_ptr<const GroupTables> tables, bool error_feedback) const {
   Hosted hosted;
-  std::uint64_t bytes = 0, residual = 0;
-  for (std::uint32_t u = 0; u < message.owners.size(); ++u) {
+  for (std::uint32_t u = 0; u < tables->message.owners.size(); ++u) {
     if (tables->owner(u) != options_.self) continue;
     hosted.slabs.push_back(u);
     const std::uint64_t dense = tables->layout.slabs[u].elements * sizeof(float);
-    bytes += dense;
+    hosted.dense_bytes += dense;
     const bool lossy = tables->tensor_codec[tables->layout.slabs[u].tensor]->traits().lossy;
-    if (lossy && job.compression.error_feedback) residual += 2 * dense;
+    if (lossy && error_feedback) hosted.residual_bytes += 2 * dense;
   }
-  if (hosted.slabs.empty()) return Status::Ok();
+  hosted.tables = std::move(tables);
+  return hosted;
+}
+
+Status OwnerHost::AddGroup(std::shared_ptr<const GroupTables> tables, const Config& job) {
+  const LayoutMessage& message = tables->message;
+  if (message.exchange != ExchangeKind::kOwners) return Status::Ok();
+  Hosted hosted = Gather(tables, job.compression.error_feedback), warmup;
+  if (tables->warmup != nullptr) warmup = Gather(tables->warmup, job.compression.error_feedback);
+  if (hosted.slabs.empty() && warmup.slabs.empty()) return Status::Ok();
   const FlowLimits limits = MakeFlowLimits(*tables, job, options_.workers);
-  const std::uint64_t needed = 2 * bytes + residual + options_.workers * limits.credit_bytes;
+  const std::uint64_t bytes = std::max(hosted.dense_bytes, warmup.dense_bytes);
+  const std::uint64_t credit = options_.workers * limits.credit_bytes * tables->phases();
+  const std::uint64_t needed = 2 * bytes + hosted.residual_bytes + credit;
   if (options_.memory_cap_bytes != 0 && owned_bytes_ + needed > options_.memory_cap_bytes) {
     return Unavailable("group " + message.name + " needs " + std::to_string(needed) + " bytes on this owner (two steps of " +
-                       std::to_string(bytes) + " bytes, " + std::to_string(residual) +
+                       std::to_string(bytes) + " bytes, " + std::to_string(hosted.residual_bytes) +
                        " bytes of residuals and the credit of " + std::to_string(options_.workers) +
                        " workers) beside " + std::to_string(owned_bytes_) + " for other groups; allowed are " +
                        std::to_string(options_.memory_cap_bytes) +
@@ -42,26 +51,42 @@ Status OwnerHost::AddGroup(std::shared_ptr<const GroupTables> tables, const Conf
   owner.error_feedback = job.compression.error_feedback;
   owner.seed = job.compression.seed;
   owner.stochastic = StochasticRounding(job.compression);
-  owner.held_bytes_cap = options_.workers * limits.credit_bytes;
-  hosted.tables = std::move(tables);
-  const std::uint32_t id = message.group.value;
-  Hosted& placed = groups_[id] = std::move(hosted);
-  placed.owner =
-      std::make_unique<Owner>(owner, placed.tables->layout, placed.slabs, placed.tables->tensor_codec, pool_);
+  owner.held_bytes_cap = credit;
+  const auto place = [&](Hosted&& from, StepId first_step, Groups* groups) {
+    if (from.slabs.empty()) return;
+    Hosted& placed = (*groups)[message.group.value] = std::move(from);
+    placed.start_step = tables->start_step;
+    owner.first_step = first_step;
+    placed.owner =
+        std::make_unique<Owner>(owner, placed.tables->layout, placed.slabs, placed.tables->tensor_codec, pool_);
+  };
+  place(std::move(hosted), StepId(tables->start_step), &groups_);
+  place(std::move(warmup), StepId(0), &warmups_);
   return Status::Ok();
 }
 
 Status OwnerHost::OnPush(Frame& frame) {
-  const auto found = groups_.find(frame.header.group.value);
-  if (found == groups_.end()) {
-    return Corrupt("push for group " + std::to_string(frame.header.group.value) + ", of which nothing is owned here");
+  const std::uint32_t group = frame.header.group.value;
+  const StepId step = frame.header.step;
+  const auto warmup = warmups_.find(group);
+  const bool warming_up = warmup != warmups_.end() && step.value < warmup->second.start_step;
+  Groups& groups = warming_up ? warmups_ : groups_;
+  const auto found = groups.find(group);
+  if (found == groups.end()) {
+    return Corrupt("push for group " + std::to_string(group) + ", of which nothing is owned here in step " +
+                   std::to_string(step.value));
   }
+  const bool committed = (frame.header.flags & kFlagPreviousCommitted) != 0;
   const Status status = found->second.owner->OnPush(frame, &replies_);
   for (ReplyFrame& reply : replies_) {
     SendReply(reply);
     reply.hold.Reset();
   }
   replies_.Clear();
+  // The first frame after the warm-up tells that its last step is over.
+  if (status.ok() && !warming_up && warmup != warmups_.end() && warmup->second.owner->Missing(1).empty()) {
+    warmup->second.owner->OnVerdict(StepId(warmup->second.start_step - 1), committed);
+  }
   // A step outside the window is an old frame that was under way: dropped, counted by the owner.
   return status.kind() == StatusKind::kInvalidArgument ? Status::Ok() : status;
 }
@@ -82,33 +107,39 @@ void OwnerHost::SendReply(ReplyFrame& reply) {
 }
 
 void OwnerHost::OnVerdict(const VerdictMessage& verdict) {
-  const auto found = groups_.find(verdict.group.value);
-  if (found != groups_.end()) found->second.owner->OnVerdict(verdict.step, verdict.commit);
+  for (const Groups* groups : {&groups_, &warmups_}) {
+    const auto found = groups->find(verdict.group.value);
+    if (found != groups->end()) found->second.owner->OnVerdict(verdict.step, verdict.commit);
+  }
 }
 
 std::string OwnerHost::Missing() const {
   std::string text;
-  for (const auto& [id, hosted] : groups_) {
-    const std::string missing = hosted.owner->Missing(3);
-    if (missing.empty()) continue;
-    if (!text.empty()) text += "; ";
-    text += "group " + hosted.tables->message.name + ": " + missing;
+  for (const Groups* groups : {&warmups_, &groups_}) {
+    for (const auto& [id, hosted] : *groups) {
+      const std::string missing = hosted.owner->Missing(3);
+      if (missing.empty()) continue;
+      if (!text.empty()) text += "; ";
+      text += "group " + hosted.tables->message.name + ": " + missing;
+    }
   }
   return text;
 }
 
 Owner::Stats OwnerHost::stats() const {
   Owner::Stats total;
-  for (const auto& [id, hosted] : groups_) {
-    const Owner::Stats& s = hosted.owner->stats();
-    total.pushes += s.pushes;
-    total.duplicates += s.duplicates;
-    total.stale += s.stale;
-    total.slabs_done += s.slabs_done;
-    total.non_finite_slabs += s.non_finite_slabs;
-    total.held_bytes += s.held_bytes;
-    total.held_bytes_max += s.held_bytes_max;
-    total.accumulator_bytes += s.accumulator_bytes;
+  for (const Groups* groups : {&warmups_, &groups_}) {
+    for (const auto& [id, hosted] : *groups) {
+      const Owner::Stats& s = hosted.owner->stats();
+      total.pushes += s.pushes;
+      total.duplicates += s.duplicates;
+      total.stale += s.stale;
+      total.slabs_done += s.slabs_done;
+      total.non_finite_slabs += s.non_finite_slabs;
+      total.held_bytes += s.held_bytes;
+      total.held_bytes_max += s.held_bytes_max;
+      total.accumulator_bytes += s.accumulator_bytes;
+    }
   }
   return total;
 }

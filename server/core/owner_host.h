@@ -39,7 +39,7 @@ class OwnerHost {
   // and allowed bytes named).
   Status AddGroup(std::shared_ptr<const GroupTables> tables, const Config& job);
   std::uint32_t workers() const { return options_.workers; }
-  bool owns(GroupId group) const { return groups_.contains(group.value); }
+  bool owns(GroupId group) const { return groups_.contains(group.value) || warmups_.contains(group.value); }
 
   // A push from a link, or from this process's own worker. Replies are sent before it returns.
   // Errors: kCorrupt, kMismatch: the sender broke the protocol. A stale or repeated frame is no error.
@@ -57,12 +57,16 @@ class OwnerHost {
     std::shared_ptr<const GroupTables> tables;
     std::vector<std::uint32_t> slabs;
     std::unique_ptr<Owner> owner;
+    std::uint64_t dense_bytes = 0, residual_bytes = 0;
+    std::uint64_t start_step = 0;  // of the codec, when this ends or begins
   };
+  using Groups = std::map<std::uint32_t, Hosted>;
+  Hosted Gather(std::shared_ptr<const GroupTables> tables, bool error_feedback) const;
   void SendReply(ReplyFrame& reply);
 
   Options options_;
   BufferPool* pool_;
-  std::map<std::uint32_t, Hosted> groups_;
+  Groups groups_, warmups_;  // by group: what is owned from start_step on, and before it
   RecycledList<ReplyFrame> replies_;
   std::uint64_t owned_bytes_ = 0;
 };

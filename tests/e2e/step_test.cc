@@ -179,20 +179,30 @@ TEST_P(Modes, TheCallersFloatingPointModeDoesNotReachTheSums) {
 
 INSTANTIATE_TEST_SUITE_P(All, Modes, testing::Values("ring", "ps", "hybrid"));
 
-class Law : public testing::TestWithParam<const char*> {};
+struct LawCase {
+  const char* mode;
+  const char* codec;
+};
+void PrintTo(const LawCase& c, std::ostream* out) { *out << c.mode << "_" << c.codec; }
 
-// Sum of inputs = sum of delivered sums + residuals of workers and owners, element by element, over commits and a skip.
+class Law : public testing::TestWithParam<LawCase> {};
+
+// Sum of inputs = sum of delivered sums + residuals of workers and owners, element by element, over commits, a skip and
+// a step whose weights are all 0.
 // The data are multiples of 1/64 below 2^8 and there are four workers, so that every quantity is exact in fp32.
 TEST_P(Law, NothingIsLostOverRealSockets) {
-  constexpr std::uint32_t kWorkers = 4, kServers = 2, kSteps = 6;
-  constexpr std::uint64_t kElements = 70001;
-  TestCluster cluster(Options(kWorkers, kServers,
-                              {"aggregation.mode=ps", std::string("compression.codec=") + GetParam(),
-                               "compression.ratio=0.05"}));
+  constexpr std::uint32_t kWorkers = 4, kSteps = 7;
+  const std::uint32_t servers = std::string(GetParam().mode) == "ring" ? 0 : 2;
+  constexpr std::uint64_t kElements = 70070;
+  const bool exact = std::string(GetParam().codec) != "powersgd";
+  TestCluster cluster(Options(kWorkers, servers,
+                              {std::string("aggregation.mode=") + GetParam().mode,
+                               std::string("compression.codec=") + GetParam().codec,
+                               "compression.ratio=0.05", "compression.powersgd_start_step=1"}));
   std::mutex mutex;
   std::vector<double> open(kElements);  // inputs - delivered - residuals
   const auto add_owners = [&](std::vector<double> balance) {
-    for (std::uint32_t s = 0; s < kServers; ++s) {
+    for (std::uint32_t s = 0; s < servers; ++s) {
       cluster.server(s).Inspect([&](const OwnerHost* host) {
         const Owner* owner = host == nullptr ? nullptr : host->owner(GroupId(1));
         const Layout layout = MakeLayout(std::vector<TensorSpec>{{"w", ElementCount(kElements), DType::kFloat32}},
@@ -211,20 +221,21 @@ TEST_P(Law, NothingIsLostOverRealSockets) {
   };
   double missing = -1, lossy_residual = 0;
   const auto statuses = cluster.Run([&](Client& client, std::uint32_t rank) -> Status {
-    const TensorSpec tensor{"w", ElementCount(kElements), DType::kFloat32};
+    const TensorSpec tensor{"w", ElementCount(kElements), DType::kFloat32, {286, 245}};
     TALLY_ASSIGN_OR_RETURN(Group * group, client.DeclareGroup(std::span(&tensor, 1)));
     for (std::uint32_t step = 0; step < kSteps; ++step) {
       auto g = group->Input(0);
       for (std::size_t j = 0; j < kElements; ++j) {
         g[j] = static_cast<float>((j * 31 + rank * 17 + step * 5) % 16001) / 64.0F - 125.0F;
       }
+      if (step == 4) TALLY_RETURN_IF_ERROR(group->SetWeight(0));
       TALLY_RETURN_IF_ERROR(group->Submit(BucketId(0)).status());
       TALLY_ASSIGN_OR_RETURN(const StepResult result, group->EndStep(step == 2 ? Vote::kSkip : Vote::kCommit));
       if ((result.outcome == Outcome::kSkipped) != (step == 2)) return Internal("outcome");
       if (step == 2) continue;
       std::lock_guard lock(mutex);
       for (std::size_t j = 0; j < kElements; ++j) {
-        open[j] += static_cast<double>(g[j]);
+        if (step != 4) open[j] += static_cast<double>(g[j]);
         if (rank == 0) open[j] -= static_cast<double>(group->Output(0)[j]) * kWorkers;
       }
     }
@@ -241,19 +252,89 @@ TEST_P(Law, NothingIsLostOverRealSockets) {
       // The last verdict reaches the owners on its own way: wait for it.
       for (int i = 0; i < 200 && missing != 0; ++i) {
         missing = add_owners(open);
+        if (!exact) break;  // no owner has a residual
         if (missing != 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
       }
     }
     return client.Barrier();
   });
   ASSERT_EQ(Failures(statuses), "");
-  EXPECT_EQ(missing, 0);
-  if (std::string(GetParam()) != "none") {
+  // PowerSGD's products are rounded: 10^-6 of a gradient's mean magnitude per element and step.
+  EXPECT_LE(missing, exact ? 0 : 1e-6 * 62 * kWorkers * kSteps * kElements);
+  if (std::string(GetParam().codec) != "none") {
     EXPECT_GT(lossy_residual, 0) << "the codec lost nothing: the test proves nothing";
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Codecs, Law, testing::Values("none", "fp16", "bf16", "int8", "topk"));
+INSTANTIATE_TEST_SUITE_P(Codecs, Law,
+                         testing::Values(LawCase{"ps", "none"}, LawCase{"ps", "fp16"}, LawCase{"ps", "bf16"},
+                                         LawCase{"ps", "int8"}, LawCase{"ps", "topk"}, LawCase{"ps", "randomk"},
+                                         LawCase{"ring", "randomk"}, LawCase{"hybrid", "randomk"},
+                                         LawCase{"ps", "powersgd"}, LawCase{"ring", "powersgd"},
+                                         LawCase{"hybrid", "powersgd"}));
+
+class Linear : public testing::TestWithParam<const char*> {};
+
+// A linear codec is summed alike by servers, by workers and around a ring, and its NaNs skip the step everywhere.
+TEST_P(Linear, AllExchangesDeliverTheSameBits) {
+  struct Way {
+    std::string mode;
+    std::vector<std::string> settings;
+  };
+  std::vector<float> expected;
+  for (const Way& way : {Way{"ps", {}}, Way{"ring", {}}, Way{"hybrid", {"bucket.cap=300KiB"}}}) {
+    std::vector<std::string> settings = {"aggregation.mode=" + way.mode, std::string("compression.codec=") + GetParam(),
+                                         "compression.powersgd_start_step=1"};
+    settings.insert(settings.end(), way.settings.begin(), way.settings.end());
+    TestCluster cluster(Options(3, way.mode == "ring" ? 0 : 2, settings));
+    std::mutex mutex;
+    std::vector<std::vector<float>> results(3);
+    const auto statuses = cluster.Run([&](Client& client, std::uint32_t rank) -> Status {
+      const std::vector<TensorSpec> tensors = {{"a", ElementCount(70'070), DType::kFloat32, {286, 245}},
+                                               {"b", ElementCount(999)},
+                                               {"c", ElementCount(131'072), DType::kFloat32, {512, 256}}};
+      TALLY_ASSIGN_OR_RETURN(Group * group, client.DeclareGroup(tensors));
+      std::vector<float> outputs;
+      for (std::uint32_t step = 0; step < 4; ++step) {
+        for (std::uint32_t t = 0; t < 3; ++t) {
+          auto g = group->Input(t);
+          for (std::size_t j = 0; j < g.size(); ++j) {
+            g[j] = static_cast<float>((j * 131 + rank * 17 + step * 5) % 997) / 7.0F - 60.0F;
+          }
+        }
+        if (step == 2 && rank == 1) group->Input(0)[70'000] = std::numeric_limits<float>::quiet_NaN();
+        TALLY_RETURN_IF_ERROR(group->SetWeight(static_cast<float>(1 + rank)));
+        for (std::uint32_t b = 0; b < group->bucket_count(); ++b) {
+          if (step == 3 && rank == 0 && b == 0) continue;  // never submitted
+          TALLY_RETURN_IF_ERROR(group->Submit(BucketId(b)).status());
+        }
+        TALLY_ASSIGN_OR_RETURN(const StepResult result, group->EndStep());
+        if ((result.outcome == Outcome::kSkipped) != (step == 2)) return Internal("outcome: " + result.reason);
+        if (step == 2) {
+          if (result.reason.find("rank 1 in a") == std::string::npos) return Internal("reason: " + result.reason);
+          if (!std::isnan(group->Output(0)[0])) return Internal("a skipped tensor delivers NaN");
+          continue;
+        }
+        for (std::uint32_t t = 0; t < (way.settings.empty() || step != 3 ? 3U : 0U); ++t) {
+          outputs.insert(outputs.end(), group->Output(t).begin(), group->Output(t).end());
+        }
+      }
+      std::lock_guard lock(mutex);
+      results[rank] = std::move(outputs);
+      return Status::Ok();
+    });
+    ASSERT_EQ(Failures(statuses), "") << way.mode;
+    if (expected.empty()) expected = results[0];
+    for (const std::vector<float>& result : results) {
+      const std::size_t n = std::min(result.size(), expected.size());
+      EXPECT_EQ(std::memcmp(result.data(), expected.data(), n * sizeof(float)), 0) << way.mode;
+      EXPECT_GE(n, 2 * 200'000U);
+    }
+  }
+}
+
+
+INSTANTIATE_TEST_SUITE_P(Codecs, Linear, testing::Values("randomk", "powersgd"));
 
 }  // namespace
 }  // namespace tally::test

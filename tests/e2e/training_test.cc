@@ -34,7 +34,8 @@ Status Train(Client& client, std::uint32_t rank, std::string* digest) {
   mlp::Mlp model(1);
   std::vector<TensorSpec> tensors;
   for (std::size_t t = 0; t < mlp::kTensors; ++t) {
-    tensors.push_back({mlp::TensorName(t), ElementCount(mlp::TensorSize(t)), DType::kFloat32});
+    tensors.push_back(
+        {mlp::TensorName(t), ElementCount(mlp::TensorSize(t)), DType::kFloat32, mlp::TensorShape(t)});
   }
   TALLY_ASSIGN_OR_RETURN(Group * group, client.DeclareGroup(tensors));
   const mlp::Dataset shard = Shard(rank);
@@ -94,14 +95,14 @@ TEST(Training, WeightsAreTheSameBitsThroughPsDirectHybridAndRing) {
 
 // Lossy codecs: the ranks still agree bit by bit, through servers and directly.
 TEST(Training, RanksAgreeUnderEveryCodec) {
-  for (const char* codec : {"fp16", "bf16", "int8", "topk"}) {
+  for (const char* codec : {"fp16", "bf16", "int8", "topk", "dgc", "randomk", "powersgd"}) {
     std::string through_servers;
     for (const std::uint32_t servers : {2U, 0U}) {
       ClusterOptions options;
       options.workers = kWorkers;
       options.servers = servers;
       options.settings = {servers > 0 ? "aggregation.mode=ps" : "aggregation.mode=ring",
-                          std::string("compression.codec=") + codec};
+                          std::string("compression.codec=") + codec, "compression.powersgd_start_step=3"};
       TestCluster cluster(options);
       std::array<std::string, kWorkers> digests;
       const auto statuses = cluster.Run(

@@ -130,7 +130,7 @@ TEST(GoldenFrame, HelloAndWelcome) {
 }
 
 TEST(GoldenControl, EveryMessage) {
-  const std::vector<TensorSpec> tensors = {{"fc1.weight", ElementCount{65537}, DType::kFloat32},
+  const std::vector<TensorSpec> tensors = {{"fc1.weight", ElementCount{65538}, DType::kFloat32, {32769, 2}},
                                            {"fc1.bias", ElementCount{128}, DType::kBFloat16}};
   const FailureMessage failure{StatusKind::kPeerLost, "rank 1 went silent", true, Role::kWorker, 1};
   ExpectPinnedControl("control_join", JoinMessage{1, "0.1.0", Role::kWorker, 2, 4, "resnet", 77, "hostA", "node-1",

@@ -73,10 +73,10 @@ Result<std::vector<Setting>> MakeSettings(const CompareOptions& options, const C
     for (const std::string& codec_name : Distinct(options.codecs)) {
       base.compression = config.compression;
       base.compression.codec = codec_name;
-      TALLY_ASSIGN_OR_RETURN(const auto codec, MakeCodec(codec_name, base.compression));
+      TALLY_ASSIGN_OR_RETURN(const CodecTraits codec, TraitsOfCodec(codec_name, base.compression));
       for (const bool feedback : {true, false}) {
-        if (!codec->traits().lossy && !feedback) continue;  // a lossless codec has nothing to feed back
-        if (codec->traits().lossy && options.feedback != "both" && feedback != (options.feedback == "on")) continue;
+        if (!codec.lossy && !feedback) continue;  // a lossless codec has nothing to feed back
+        if (codec.lossy && options.feedback != "both" && feedback != (options.feedback == "on")) continue;
         base.compression.error_feedback = feedback;
         for (const std::uint64_t seed : Distinct(options.seeds)) {
           base.seed = seed;
@@ -115,7 +115,9 @@ int RunCompare(const CompareOptions& options, CommandContext& context) {
 Action AddCompareCommand(CLI::App& app, CommandContext& context) {
   auto options = std::make_shared<CompareOptions>();
   app.add_option("--modes", options->modes, "ps, ring, hybrid")->delimiter(',')->capture_default_str();
-  app.add_option("--codecs", options->codecs, "none, fp16, bf16, int8, topk")->delimiter(',')->capture_default_str();
+  app.add_option("--codecs", options->codecs, "none, fp16, bf16, int8, topk, dgc, randomk, powersgd")
+      ->delimiter(',')
+      ->capture_default_str();
   app.add_option("--error-feedback", options->feedback, "Of lossy codecs: on, off, or both as rows of their own")
       ->check(CLI::IsMember({"on", "off", "both"}))
       ->capture_default_str();

@@ -10,6 +10,7 @@
 #include "common/schedule/cost_model.h"
 #include "common/schedule/layout.h"
 #include "compress/codec.h"
+#include "compress/linear.h"
 #include "worker/cli/options.h"
 #include "worker/cli/table.h"
 
@@ -40,20 +41,29 @@ Result<double> ParseByteRate(std::string_view text) {
   return bits / 8;
 }
 
-// Encoded bytes per byte of fp32: a codec's name (of a full slab, default options) or a plain ratio.
-Result<double> ParseCodecRatio(const std::string& text) {
+// Encoded bytes per byte of fp32: a codec's name (of a full slab, default options) or a plain ratio, taken for one of a
+// codec that a ring cannot carry.
+Result<double> ParseCodecRatio(const std::string& text, bool* linear) {
   double ratio = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), ratio);
   if (error == std::errc() && end == text.data() + text.size()) {
     if (ratio > 0 && ratio <= 1) return ratio;
     return InvalidArgument("--codec " + text + ": a ratio is in (0, 1]");
   }
-  TALLY_ASSIGN_OR_RETURN(const auto codec, MakeCodec(text, Config::Compression{}));
-  return static_cast<double>(codec->EncodedBytes(kMaxSlabElements)) / (4.0 * kMaxSlabElements);
+  Config::Compression compression;
+  compression.codec = text;
+  TALLY_ASSIGN_OR_RETURN(const CodecTraits traits, TraitsOfCodec(text, compression));
+  if (text == "powersgd") {
+    return Unsupported("--codec powersgd: its size depends on the shapes of the tensors, and it takes two rounds");
+  }
+  *linear = traits.linear;
+  TALLY_ASSIGN_OR_RETURN(const std::uint64_t bytes, TensorBytes({"", ElementCount(kMaxSlabElements)}, 1, compression));
+  return static_cast<double>(bytes) / (4.0 * kMaxSlabElements);
 }
 
 struct Question {
   double bytes = 0, bytes_per_s = 0, alpha_s = 0, ratio = 1;
+  bool linear = false;  // a ring carries the encoded vectors
 };
 
 Result<Question> Parse(const ModelOptions& options) {
@@ -70,7 +80,7 @@ Result<Question> Parse(const ModelOptions& options) {
   question.bytes_per_s = *rate;
   TALLY_ASSIGN_OR_RETURN(const Nanos alpha, ParseDuration(options.alpha));
   question.alpha_s = std::chrono::duration<double>(alpha).count();
-  TALLY_ASSIGN_OR_RETURN(question.ratio, ParseCodecRatio(options.codec));
+  TALLY_ASSIGN_OR_RETURN(question.ratio, ParseCodecRatio(options.codec, &question.linear));
   for (const auto& list : {options.workers, options.servers}) {
     for (const std::uint32_t count : list) {
       if (count > kMaxMembers) return InvalidArgument(std::to_string(count) + " is more than 2^20 members");
@@ -84,8 +94,9 @@ Result<Question> Parse(const ModelOptions& options) {
 
 nlohmann::json Row(const Question& question, std::uint32_t workers, std::uint32_t servers) {
   const ClusterModel cluster{question.bytes_per_s, question.alpha_s, workers, servers};
-  const ModelTimes dense = PredictTimes(cluster, question.bytes, question.bytes);
   const double encoded = question.bytes * question.ratio;
+  const double summed = question.linear ? encoded : question.bytes;
+  const ModelTimes ring = PredictTimes(cluster, summed, summed);
   const ModelTimes times = PredictTimes(cluster, encoded, encoded);
   const auto ps = [&](double seconds) { return servers > 0 ? nlohmann::json(seconds) : nlohmann::json(nullptr); };
   return {{"workers", workers},
@@ -93,11 +104,11 @@ nlohmann::json Row(const Question& question, std::uint32_t workers, std::uint32_
           {"ps_central_s", ps(times.ps_central_s)},
           {"ps_sharded_s", ps(times.ps_sharded_s)},
           {"ps_colocated_s", ps(times.ps_colocated_s)},
-          {"ring_s", dense.ring_s},
+          {"ring_s", ring.ring_s},
           {"direct_s", times.direct_s},
-          {"tree_s", dense.tree_s},
+          {"tree_s", ring.tree_s},
           {"hybrid_s", times.hybrid_s},
-          {"ps_over_ring", dense.ring_s > 0 ? ps(times.ps_sharded_s / dense.ring_s) : nlohmann::json(nullptr)}};
+          {"ps_over_ring", ring.ring_s > 0 ? ps(times.ps_sharded_s / ring.ring_s) : nlohmann::json(nullptr)}};
 }
 
 void PrintTable(const nlohmann::json& rows, Console& console) {
@@ -134,7 +145,8 @@ int RunModel(const ModelOptions& options, CommandContext& context) {
                  Fixed(question->bytes_per_s / 1e9, 3) + " GB/s per NIC and direction, " +
                  HumanSeconds(question->alpha_s) + " per round" +
                  (question->ratio < 1 ? "; PS, direct and hybrid send " + Fixed(100 * question->ratio, 2) +
-                                            " % of it, ring and tree carry fp32 sums"
+                                            " % of it" + (question->linear ? ", and so do ring and tree"
+                                                                           : ", ring and tree carry fp32 sums")
                                       : ""));
     PrintTable(rows, console);
   }
@@ -168,7 +180,7 @@ Action AddModelCommand(CLI::App& app, CommandContext& context) {
       "  direct          2(n-1)/n M/B + 2a\n"
       "  tree            2 M/B + 2 ceil(log2 n) a       double binary, pipelined\n"
       "  hybrid          2n(n-1)/(n^2+kn-2k) M/B + 2a   never below M/B; k = 0: ring's bound, k = n: M/B\n"
-      "Ring and tree carry fp32 sums: --codec does not shrink them.\n\n"
+      "Ring and tree carry fp32 sums: only a linear codec (none, randomk) shrinks them.\n\n"
       "Examples:\n"
       "  tally model\n"
       "  tally model --workers 16 --servers 1,4,16 --parameters 25000000 --rate 10gbit\n"

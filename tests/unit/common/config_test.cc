@@ -109,6 +109,7 @@ TEST(Config, FlagBeatsEnvironmentBeatsFile) {
       {"step.timeout", "TALLY_STEP_TIMEOUT", "\"1s\"", "200ms", "2min", "\"1s\"", "\"200ms\"", "\"2min\""},
       {"compression.codec", "TALLY_COMPRESSION_CODEC", "\"fp16\"", "bf16", "topk", "\"fp16\"", "\"bf16\"", "\"topk\""},
       {"compression.ratio", "TALLY_COMPRESSION_RATIO", "0.5", "0.25", "1", "0.5", "0.25", "1.0"},
+      {"compression.dgc_momentum", "TALLY_COMPRESSION_DGC_MOMENTUM", "0.5", "0", "0.25", "0.5", "0.0", "0.25"},
       {"compression.exclude", "TALLY_COMPRESSION_EXCLUDE", "[\"a\", \"b*\"]", "c,d", "e", "[\"a\", \"b*\"]",
        "[\"c\", \"d\"]", "[\"e\"]"},
       {"compression.error_feedback", "TALLY_COMPRESSION_ERROR_FEEDBACK", "false", "true", "false", "false", "true",

@@ -9,7 +9,7 @@ namespace tally {
 namespace {
 
 std::vector<ControlMessage> Samples() {
-  const std::vector<TensorSpec> tensors = {{"fc1.weight", ElementCount{65537}, DType::kFloat32},
+  const std::vector<TensorSpec> tensors = {{"fc1.weight", ElementCount{65538}, DType::kFloat32, {32769, 2}},
                                            {"fc1.bias", ElementCount{1}, DType::kFloat16},
                                            {"fc2.weight", ElementCount{std::uint64_t{1} << 40}, DType::kBFloat16}};
   LayoutMessage layout;
@@ -167,6 +167,12 @@ TEST(Control, RefusesWhatItsReaderMayNotSee) {
   expect_refused(declare, "tensor name");
   declare.tensors = {{"a", ElementCount{(std::uint64_t{1} << 40) + 1}, DType::kFloat32}};
   expect_refused(declare, "elements");
+  for (const std::vector<std::uint64_t>& shape : std::vector<std::vector<std::uint64_t>>{
+           {5}, {2, 4}, {0}, {std::uint64_t{1} << 63, 2}, {std::uint64_t{1} << 32, std::uint64_t{1} << 32, 6},
+           std::vector<std::uint64_t>(17, 1)}) {
+    declare.tensors = {{"a", ElementCount{6}, DType::kFloat32, shape}};
+    expect_refused(declare, shape.size() > 16 ? "tensor dimensions" : "tensor shape");
+  }
   declare.tensors = {{"a", ElementCount{1}, static_cast<DType>(3)}};
   expect_refused(declare, "dtype");
   declare.tensors.clear();

@@ -366,7 +366,8 @@ TEST(TopkReference, RefusesBadIndicesAndValues) {
 }
 
 TEST(CodecTable, NamesAndIdsAreFixed) {
-  const std::pair<std::string_view, int> expected[] = {{"none", 0}, {"fp16", 1}, {"bf16", 2}, {"int8", 3}, {"topk", 4}};
+  const std::pair<std::string_view, int> expected[] = {{"none", 0}, {"fp16", 1}, {"bf16", 2}, {"int8", 3}, {"topk", 4},
+                                                        {"dgc", 7}};
   ASSERT_EQ(Codecs().size(), std::size(expected));
   for (const auto& [name, id] : expected) {
     const auto by_name = MakeCodec(name, {});
@@ -379,7 +380,7 @@ TEST(CodecTable, NamesAndIdsAreFixed) {
 
 TEST(CodecTable, WhoDivides) {
   for (const char* name : {"none", "fp16", "bf16"}) EXPECT_EQ(Make(name)->traits().divided_by, DividedBy::kOwner);
-  for (const char* name : {"int8", "topk"}) EXPECT_EQ(Make(name)->traits().divided_by, DividedBy::kReceiver);
+  for (const char* name : {"int8", "topk", "dgc"}) EXPECT_EQ(Make(name)->traits().divided_by, DividedBy::kReceiver);
 }
 
 TEST(CodecTable, RefusesUnknownNamesAndOptionsOutOfRange) {
@@ -389,7 +390,7 @@ TEST(CodecTable, RefusesUnknownNamesAndOptionsOutOfRange) {
     EXPECT_EQ(made.status().kind(), StatusKind::kInvalidArgument);
     return made.status().text();
   };
-  EXPECT_NE(text("int9", {}).find("none, fp16, bf16, int8, topk"), std::string::npos);
+  EXPECT_NE(text("int9", {}).find("none, fp16, bf16, int8, topk, dgc, randomk, powersgd"), std::string::npos);
   EXPECT_FALSE(MakeCodec(std::uint8_t{200}, {}).ok());
   for (const double ratio : {0.0, -0.1, 1.1, 100.0, 1e-9, std::nan("")}) {
     EXPECT_NE(text("topk", With(&Config::Compression::ratio, ratio)).find("compression.ratio"), std::string::npos);

@@ -92,5 +92,51 @@ TEST_F(ErrorFeedbackTest, WritingTwiceInAStepReadsTheSameOld) {
   EXPECT_EQ(feedback_.Old(layout_.slabs[4])[0], 3.0f);
 }
 
+TEST_F(ErrorFeedbackTest, AWholeTensorIsOneRun) {
+  float* next = feedback_.NextTensor(0);
+  for (std::size_t i = 0; i < 10; ++i) next[i] = static_cast<float>(i);
+  EXPECT_EQ(feedback_.Next(layout_.slabs[1]), next + 4) << "the same memory";
+  EXPECT_EQ(feedback_.OldTensor(0)[9], 0.0f);
+  feedback_.Commit();
+  EXPECT_EQ(feedback_.OldTensor(0)[9], 9.0f);
+  EXPECT_EQ(feedback_.OldTensor(1), nullptr);
+  EXPECT_EQ(feedback_.NextTensor(1), nullptr);
+}
+
+// A tensor marked keep: no gradient anywhere, so nothing is sent and nothing flushed.
+TEST_F(ErrorFeedbackTest, KeepTakesBackWhatTheStepWrote) {
+  for (const std::uint32_t u : {0u, 1u, 2u, 4u}) Write(feedback_, layout_.slabs[u], 1.0f);
+  feedback_.Commit();
+  for (const std::uint32_t u : {0u, 2u, 4u}) Write(feedback_, layout_.slabs[u], 7.0f);
+  feedback_.Keep(0);
+  feedback_.Keep(1);
+  feedback_.Commit();
+  EXPECT_EQ(Of(feedback_, 0), std::vector<float>(10, 1.0f));
+  EXPECT_EQ(Of(feedback_, 2), std::vector<float>(3, 7.0f));
+  std::fill_n(feedback_.NextTensor(0), 10, 5.0f);
+  feedback_.Keep(0);
+  std::fill_n(feedback_.NextTensor(0), 10, 6.0f);
+  feedback_.Commit();
+  EXPECT_EQ(Of(feedback_, 0), std::vector<float>(10, 6.0f)) << "what was written after it counts";
+}
+
+TEST_F(ErrorFeedbackTest, AddedResidualsSurviveEitherVerdict) {
+  const std::vector<float> more = {10, 20, 30};
+  for (const bool commit : {true, false}) {
+    ErrorFeedback feedback(layout_, {true, false, true});
+    for (const std::uint32_t u : {0u, 1u, 2u, 4u}) Write(feedback, layout_.slabs[u], 1.0f);
+    feedback.Commit();
+    Write(feedback, layout_.slabs[1], 2.0f);  // of an open step, elements 4 to 7
+    feedback.Add(0, 3, more);
+    if (commit) {
+      feedback.Commit();
+      EXPECT_EQ(Of(feedback, 0), (std::vector<float>{1, 1, 1, 11, 22, 32, 2, 2, 1, 1}));
+    } else {
+      feedback.Drop();
+      EXPECT_EQ(Of(feedback, 0), (std::vector<float>{1, 1, 1, 11, 21, 31, 1, 1, 1, 1}));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tally

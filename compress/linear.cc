@@ -1,0 +1,62 @@
+// The linear codecs of codecs.inc.
+#include "compress/linear.h"
+
+#include <algorithm>
+#include <array>
+
+#include "common/schedule/layout.h"
+#include "compress/codec.h"
+
+namespace tally {
+
+#define TALLY_CODEC(id, name, factory)
+#define TALLY_LINEAR_CODEC(id, name, factory) \
+  std::unique_ptr<LinearCodec> factory(const Config::Compression& options);
+#include "compress/codecs.inc"
+#undef TALLY_LINEAR_CODEC
+
+namespace {
+
+struct LinearEntry {
+  std::uint8_t id = 0;
+  std::unique_ptr<LinearCodec> (*make)(const Config::Compression& options) = nullptr;
+};
+
+constexpr std::array kLinearCodecs = {
+#define TALLY_LINEAR_CODEC(id, name, factory) LinearEntry{id, &factory},
+#include "compress/codecs.inc"
+#undef TALLY_LINEAR_CODEC
+#undef TALLY_CODEC
+};
+
+}  // namespace
+
+Result<std::unique_ptr<LinearCodec>> MakeLinearCodec(std::uint8_t id, const Config::Compression& options) {
+  const auto found = std::ranges::find(kLinearCodecs, id, &LinearEntry::id);
+  if (found == kLinearCodecs.end()) return std::unique_ptr<LinearCodec>();
+  TALLY_RETURN_IF_ERROR(CheckCompression(options));
+  return found->make(options);
+}
+
+Result<std::uint64_t> TensorBytes(const TensorSpec& tensor, std::uint32_t workers, const Config::Compression& options) {
+  const std::uint64_t n = tensor.elements.value;
+  const Cut cut = CutTensor(n, workers);
+  std::uint8_t id = CodecForTensor(tensor.name, n, options);
+  TALLY_ASSIGN_OR_RETURN(const auto linear, MakeLinearCodec(id, options));
+  if (linear != nullptr) {
+    std::uint64_t bytes = 0;
+    for (const TensorSpec& vector : linear->Vectors(tensor, cut.elements)) {
+      bytes += vector.elements.value * sizeof(float);
+    }
+    if (bytes != 0) return bytes;
+    id = kCodecNone;
+  }
+  TALLY_ASSIGN_OR_RETURN(const auto codec, MakeCodec(id, options));
+  std::uint64_t bytes = 0;
+  for (std::uint64_t i = 0; i < cut.count; ++i) {
+    bytes += codec->EncodedBytes(std::min(cut.elements, n - i * cut.elements));
+  }
+  return bytes;
+}
+
+}  // namespace tally

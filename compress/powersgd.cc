@@ -1,0 +1,122 @@
+// Codec powersgd (Vogels et al., NeurIPS 2019): a matrix M (first dimension by the rest) travels as P Q^T of rank r in
+// two phases. P = M Q is summed and orthonormalised, Q = M^T P is summed; e' = M - P Q^T with the worker's own Q. Q of
+// the last committed step is where the next begins. Tensors that this would not make `rate` times smaller travel as fp32.
+#include <algorithm>
+#include <vector>
+
+#include "compress/feedback_blocks.h"
+#include "compress/flush_denormals.h"
+#include "compress/linear.h"
+#include "compress/low_rank.h"
+#include "compress/philox.h"
+
+namespace tally {
+namespace {
+
+class PowerSgdTensor final : public LinearTensor {
+ public:
+  PowerSgdTensor(const LinearPlace& place, const LowRankShape& shape)
+      : place_(place), shape_(shape), p_(shape.rows * shape.rank), q_(shape.columns * shape.rank), q_next_(q_.size()) {
+    for (std::size_t j = 0; j < shape_.rank; ++j) DrawColumn(kStart, j, q_.data() + j * shape_.columns);
+  }
+
+  bool Encode(std::uint64_t step, const float* g, float w, const float* e, float* e_out, float* vector) override {
+    step_ = step;
+    const FlushDenormals flush;
+    if (e_out == nullptr) scratch_.resize(elements());
+    float* m = e_out == nullptr ? scratch_.data() : e_out;
+    if (!WeightedSum(g, w, e, elements(), m)) return false;
+    RowProducts(shape_, m, q_.data(), vector);
+    return true;
+  }
+
+  void EncodeSecond(const float* mean, float* e_out, float* vector) override {
+    const FlushDenormals flush;
+    float* m = e_out == nullptr ? scratch_.data() : e_out;
+    std::copy_n(mean, p_.size(), p_.data());
+    Orthonormalize(shape_.rows, shape_.rank, p_.data());
+    ColumnProducts(shape_, m, p_.data(), vector);
+    if (e_out != nullptr) SubtractReconstruction(shape_, p_.data(), vector, m);
+  }
+
+  void Decode(const float* mean, float* out) override {
+    const FlushDenormals flush;
+    Reconstruct(shape_, p_.data(), mean, out);
+    std::copy_n(mean, q_next_.size(), q_next_.data());
+    // A column without direction would stay so.
+    for (std::size_t j = 0; j < shape_.rank; ++j) {
+      float* column = q_next_.data() + j * shape_.columns;
+      if (std::all_of(column, column + shape_.columns, [](float x) { return x == 0; })) DrawColumn(step_, j, column);
+    }
+  }
+
+  void Commit() override { q_.swap(q_next_); }
+
+ private:
+  static constexpr std::uint64_t kStart = (std::uint64_t{1} << 56) - 1;  // no step's number
+
+  std::size_t elements() const { return shape_.rows * shape_.columns; }
+
+  // Uniform in (-1, 1), the same on all workers.
+  void DrawColumn(std::uint64_t step, std::size_t j, float* column) const {
+    const EncodeKey key{
+        .seed = place_.seed, .tensor = place_.tensor, .step = step, .position = static_cast<std::uint32_t>(j)};
+    PhiloxBlock random{};
+    for (std::size_t k = 0; k < shape_.columns; ++k) {
+      if (k % 4 == 0) random = RoundingBits(key, k / 4);
+      column[k] = (static_cast<float>(random[k % 4] >> 9) + 0.5F) * 0x1p-22F - 1.0F;
+    }
+  }
+
+  const LinearPlace place_;
+  const LowRankShape shape_;
+  std::uint64_t step_ = 0;
+  std::vector<float> p_;             // orthonormal, of the open step
+  std::vector<float> q_, q_next_;    // where a step begins, and where the next one would
+  std::vector<float> scratch_;       // M, if there is no residual to build it in
+};
+
+class PowerSgdCodec final : public LinearCodec {
+ public:
+  PowerSgdCodec(std::uint32_t rank, double rate, std::uint64_t start_step)
+      : rank_(rank), rate_(rate), start_step_(start_step) {}
+  std::uint8_t id() const override { return 9; }
+  std::string_view name() const override { return "powersgd"; }
+  std::uint64_t start_step() const override { return start_step_; }
+
+  std::vector<TensorSpec> Vectors(const TensorSpec& tensor, std::uint64_t) const override {
+    const LowRankShape shape = Shape(tensor);
+    if (shape.rank == 0) return {};
+    return {{tensor.name + "/P", ElementCount(shape.rows * shape.rank), DType::kFloat32},
+            {tensor.name + "/Q", ElementCount(shape.columns * shape.rank), DType::kFloat32}};
+  }
+
+  std::unique_ptr<LinearTensor> Make(const LinearPlace& place) const override {
+    return std::make_unique<PowerSgdTensor>(place, Shape(place.spec));
+  }
+
+ private:
+  // Rank 0 if the tensor is no matrix or not worth it.
+  LowRankShape Shape(const TensorSpec& tensor) const {
+    if (tensor.shape.size() < 2 || tensor.elements.value == 0) return {};
+    LowRankShape shape;
+    shape.rows = tensor.shape.front();
+    shape.columns = tensor.elements.value / shape.rows;
+    shape.rank = std::min({static_cast<std::size_t>(rank_), shape.rows, shape.columns});
+    const auto dense = static_cast<double>(tensor.elements.value);
+    if (dense < rate_ * static_cast<double>(shape.rank * (shape.rows + shape.columns))) shape.rank = 0;
+    return shape;
+  }
+
+  std::uint32_t rank_;
+  double rate_;
+  std::uint64_t start_step_;
+};
+
+}  // namespace
+
+std::unique_ptr<LinearCodec> MakePowerSgdCodec(const Config::Compression& options) {
+  return std::make_unique<PowerSgdCodec>(options.powersgd_rank, options.powersgd_rate, options.powersgd_start_step);
+}
+
+}  // namespace tally

@@ -1,0 +1,54 @@
+// Residuals outside the process that made them: saved and read back, handed over by a leaver, taken to a new layout.
+// Uncompressed, in sum units, keyed by tensor name and element, so that buckets, cuts and modes do not matter.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/schedule/layout.h"
+#include "common/status.h"
+#include "common/units.h"
+#include "compress/error_feedback.h"
+
+namespace tally {
+
+// Whose residuals: they fit nobody else's.
+struct ResidualOrigin {
+  EpochId epoch;
+  std::uint32_t world = 0;
+  Rank rank;
+  bool operator==(const ResidualOrigin&) const = default;
+};
+
+struct SavedResiduals {
+  struct Tensor {
+    std::string name;
+    std::vector<float> values;
+  };
+  ResidualOrigin origin;
+  std::uint64_t layout_digest = 0;
+  std::vector<Tensor> tensors;  // those with a residual
+
+  double L1() const;  // what is lost if they are
+};
+
+// Of names, sizes, types and shapes, in any order; not of buckets.
+std::uint64_t ResidualDigest(const Layout& layout);
+
+// The committed residuals.
+SavedResiduals SaveResiduals(const ErrorFeedback& feedback, const Layout& layout, const ResidualOrigin& origin);
+
+// Makes them this site's, between steps. Errors, with nothing changed: kMismatch for another origin, layout or set of
+// tensors (both values named); kCorrupt for values that are not finite or too few.
+Status RestoreResiduals(const SavedResiduals& saved, const Layout& layout, const ResidualOrigin& origin,
+                        ErrorFeedback* feedback);
+
+// Adds them to a site of another worker, world or cut, by name; the sum over all sites stays what it was. Errors, with
+// nothing changed: kMismatch for a tensor that has no residual there or another size; kCorrupt as above.
+Status HandOverResiduals(const SavedResiduals& saved, const Layout& layout, ErrorFeedback* feedback);
+
+// The worker that takes over what an owner kept of slab u, when the slab's owner, codec or cut changes (DESIGN §5).
+inline Position HeirOfSlab(SlabId slab, std::uint32_t positions) { return Position(slab.value % positions); }
+
+}  // namespace tally

@@ -1,0 +1,77 @@
+#include "server/core/wire_layout.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include "compress/codec.h"
+
+namespace tally {
+
+Result<WireLayout> MakeWireLayout(std::span<const TensorSpec> tensors,
+                                  std::span<const std::vector<std::uint32_t>> buckets,
+                                  std::span<const std::uint8_t> codecs, const Config::Compression& options,
+                                  std::uint32_t workers) {
+  TALLY_CHECK(codecs.size() == tensors.size(), "one codec per tensor");
+  WireLayout result;
+  result.declared_tensors = static_cast<std::uint32_t>(tensors.size());
+  result.declared_buckets = static_cast<std::uint32_t>(buckets.size());
+  std::vector<TensorSpec> dense(tensors.begin(), tensors.end()), wire = dense;
+  std::vector<std::vector<std::uint32_t>> wire_buckets(buckets.begin(), buckets.end());
+  std::map<std::uint8_t, const LinearCodec*> linear;
+  const auto add_vector = [&](const TensorSpec& vector) {
+    wire.push_back(vector);
+    dense.push_back({vector.name, ElementCount(0), vector.dtype});
+    return static_cast<std::uint32_t>(wire.size() - 1);
+  };
+  for (std::size_t b = 0; b < buckets.size(); ++b) {
+    std::vector<std::uint32_t> bucket = wire_buckets[b], second_phase;
+    for (std::size_t i = 0, declared = bucket.size(); i < declared; ++i) {
+      const std::uint32_t t = bucket[i];
+      if (t >= tensors.size()) continue;  // MakeLayout says so
+      if (!linear.contains(codecs[t])) {
+        TALLY_ASSIGN_OR_RETURN(std::unique_ptr<LinearCodec> made, MakeLinearCodec(codecs[t], options));
+        linear[codecs[t]] = made.get();
+        if (made != nullptr) {
+          result.start_step = std::max(result.start_step, made->start_step());
+          result.linear_codecs.push_back(std::move(made));
+        }
+      }
+      const LinearCodec* codec = linear[codecs[t]];
+      if (codec == nullptr) continue;
+      const std::vector<TensorSpec> vectors =
+          codec->Vectors(tensors[t], CutTensor(tensors[t].elements.value, workers).elements);
+      if (vectors.empty()) {
+        return Corrupt("tensor " + tensors[t].name + " cannot travel as " + std::string(codec->name()));
+      }
+      LinearPart part{.tensor = t, .codec = codec, .first = add_vector(vectors.front())};
+      part.second = vectors.size() > 1 ? add_vector(vectors.back()) : part.first;
+      bucket.push_back(part.first);
+      if (part.two_phases()) second_phase.push_back(part.second);
+      wire[t].elements = ElementCount(0);
+      result.linear.push_back(part);
+    }
+    wire_buckets[b] = std::move(bucket);
+    result.second_bucket.push_back(second_phase.empty() ? 0 : static_cast<std::uint32_t>(wire_buckets.size()));
+    if (!second_phase.empty()) wire_buckets.push_back(std::move(second_phase));
+  }
+  TALLY_ASSIGN_OR_RETURN(result.layout, MakeLayout(wire, wire_buckets, workers));
+  TALLY_ASSIGN_OR_RETURN(result.dense, MakeLayout(dense, wire_buckets, workers));
+  return result;
+}
+
+Result<std::vector<std::uint8_t>> ChooseCodecs(std::span<const TensorSpec> tensors, const Config::Compression& options,
+                                               std::uint32_t workers) {
+  std::vector<std::uint8_t> codecs;
+  for (const TensorSpec& tensor : tensors) {
+    codecs.push_back(CodecForTensor(tensor.name, tensor.elements.value, options));
+    if (codecs.back() == kCodecNone) continue;
+    TALLY_ASSIGN_OR_RETURN(const auto linear, MakeLinearCodec(codecs.back(), options));
+    if (linear == nullptr) continue;
+    const std::uint64_t slab_elements = CutTensor(tensor.elements.value, workers).elements;
+    if (linear->Vectors(tensor, slab_elements).empty()) codecs.back() = kCodecNone;
+  }
+  return codecs;
+}
+
+}  // namespace tally

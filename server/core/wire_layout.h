@@ -1,0 +1,53 @@
+// WireLayout: what of a group's tensors travels. A tensor that a linear codec encodes has no slabs on the wire; its
+// vectors are further tensors, numbered last: the first one in the tensor's bucket, a second one (PowerSGD's Q) in a
+// bucket behind all declared ones. Pure; equal on every member, as it is built from the layout message and the job's
+// settings alone.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "common/config/config.h"
+#include "common/control.h"
+#include "common/schedule/layout.h"
+#include "common/status.h"
+#include "compress/linear.h"
+
+namespace tally {
+
+// A tensor and the vectors that stand for it.
+struct LinearPart {
+  std::uint32_t tensor = 0;
+  const LinearCodec* codec = nullptr;
+  std::uint32_t first = 0;   // its vector of the first phase, a tensor of the wire
+  std::uint32_t second = 0;  // of the second; equal to `first` if there is one phase
+  bool two_phases() const { return second != first; }
+};
+
+// Both layouts number the same tensors; each is empty in one of them unless it travels as it is declared.
+struct WireLayout {
+  Layout dense;   // as declared, for callers and residuals; vectors are empty
+  Layout layout;  // as it travels; tensors with a linear codec are empty
+  std::vector<LinearPart> linear;
+  std::vector<std::unique_ptr<LinearCodec>> linear_codecs;
+  std::uint64_t start_step = 0;   // before it, `dense` is what travels
+  std::uint32_t declared_tensors = 0, declared_buckets = 0;
+  std::vector<std::uint32_t> second_bucket;  // per declared bucket: that of its second phase, 0 if it has none
+
+  bool is_vector(std::uint32_t tensor) const { return tensor >= declared_tensors; }
+};
+
+// `codecs`: the id per tensor, of linear codecs or others. Errors as MakeLayout, and kCorrupt for a linear codec that
+// does not fit its tensor.
+Result<WireLayout> MakeWireLayout(std::span<const TensorSpec> tensors,
+                                  std::span<const std::vector<std::uint32_t>> buckets,
+                                  std::span<const std::uint8_t> codecs, const Config::Compression& options,
+                                  std::uint32_t workers);
+
+// The codec of each tensor: CodecForTensor, but `none` where a linear codec does not fit the shape.
+Result<std::vector<std::uint8_t>> ChooseCodecs(std::span<const TensorSpec> tensors, const Config::Compression& options,
+                                               std::uint32_t workers);
+
+}  // namespace tally

@@ -1,0 +1,82 @@
+// What of a group's tensors travels when a linear codec stands in for some of them.
+#include "server/core/wire_layout.h"
+
+#include <gtest/gtest.h>
+
+#include "server/core/group_plan.h"
+#include "server/core/group_tables.h"
+
+namespace tally {
+namespace {
+
+constexpr std::uint8_t kRandomk = 8;
+
+std::vector<TensorSpec> Tensors() {
+  return {{"a", ElementCount(100'000)}, {"b", ElementCount(1000)}, {"c", ElementCount(50'000)}};
+}
+
+Config Job(const std::string& codec, Mode mode) {
+  Config job;
+  job.compression.codec = codec;
+  job.aggregation.mode = mode;
+  job.servers.addresses = {"tcp://127.0.0.1:7070"};
+  if (mode == Mode::kRing) job.servers.addresses.clear();
+  return job;
+}
+
+TEST(WireLayout, WithoutLinearCodecsItIsTheDeclaration) {
+  const std::vector<std::vector<std::uint32_t>> buckets = {{2, 1}, {0}};
+  const std::vector<std::uint8_t> codecs = {3, 0, 4};
+  const WireLayout wire = MakeWireLayout(Tensors(), buckets, codecs, {}, 2).value();
+  EXPECT_TRUE(wire.linear.empty());
+  EXPECT_EQ(wire.layout.tensors, Tensors());
+  EXPECT_EQ(wire.layout.buckets, buckets);
+  EXPECT_EQ(wire.layout.slabs.size(), wire.dense.slabs.size());
+}
+
+TEST(WireLayout, VectorsStandForTheirTensors) {
+  const std::vector<std::vector<std::uint32_t>> buckets = {{2, 1}, {0}};
+  const WireLayout wire =
+      MakeWireLayout(Tensors(), buckets, std::vector<std::uint8_t>{kRandomk, 0, kRandomk}, {}, 2).value();
+  ASSERT_EQ(wire.layout.tensors.size(), 5U);
+  EXPECT_EQ(wire.layout.tensors[3].name, "c/values");
+  EXPECT_EQ(wire.layout.tensors[4], (TensorSpec{"a/values", ElementCount(502 + 499)}));
+  EXPECT_EQ(wire.layout.tensors[0].elements.value, 0U);
+  EXPECT_EQ(wire.layout.tensors[1].elements.value, 1000U);
+  EXPECT_EQ(wire.layout.buckets, (std::vector<std::vector<std::uint32_t>>{{2, 1, 3}, {0, 4}}));
+  EXPECT_EQ(wire.dense.tensors[0].elements.value, 100'000U);
+  EXPECT_EQ(wire.dense.tensors[4].elements.value, 0U);
+  EXPECT_EQ(wire.second_bucket, (std::vector<std::uint32_t>{0, 0}));
+  ASSERT_EQ(wire.linear.size(), 2U);
+  EXPECT_EQ(wire.linear[1].tensor, 0U);
+  EXPECT_EQ(wire.linear[1].first, 4U);
+  EXPECT_FALSE(wire.linear[1].two_phases());
+  EXPECT_TRUE(wire.is_vector(3));
+  EXPECT_FALSE(wire.is_vector(2));
+}
+
+TEST(WireLayout, PlansAndTablesAgree) {
+  for (const Mode mode : {Mode::kPs, Mode::kRing, Mode::kHybrid}) {
+    const Config job = Job("randomk", mode);
+    std::vector<DeclareMessage> declared(3, DeclareMessage{"default", Tensors(), {}});
+    const LayoutMessage message = PlanGroup(declared, job).value();
+    EXPECT_EQ(message.codecs, (std::vector<std::uint8_t>{kRandomk, 0, kRandomk})) << "b is too small";
+    EXPECT_EQ(message.tensors, Tensors());
+    const auto tables = MakeGroupTables(message, job, 3);
+    ASSERT_TRUE(tables.ok()) << tables.status().ToString();
+    EXPECT_EQ((*tables)->message.owners.size(), (*tables)->layout.slabs.size());
+    for (const Codec* codec : (*tables)->tensor_codec) EXPECT_EQ(codec->id(), kCodecNone) << "vectors travel as they are";
+    EXPECT_EQ(message.exchange == ExchangeKind::kSchedule, mode == Mode::kRing);
+  }
+}
+
+TEST(WireLayout, CollectivesAreExact) {
+  const std::vector<DeclareMessage> declared(2, DeclareMessage{"collective.1", {{"sum", ElementCount(100'000)}}, {}});
+  const Config job = Job("randomk", Mode::kRing);
+  const auto tables = MakeGroupTables(PlanGroup(declared, job).value(), job, 2);
+  ASSERT_TRUE(tables.ok()) << tables.status().ToString();
+  EXPECT_TRUE((*tables)->linear.empty());
+}
+
+}  // namespace
+}  // namespace tally
