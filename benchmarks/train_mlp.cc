@@ -81,6 +81,7 @@ Status Run(Options& options) {
       std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data());
     };
   }
+  if (config.config.compression.codec == "dgc") options.train.momentum = 0;  // it has a momentum of its own
   TALLY_ASSIGN_OR_RETURN(const auto client, Client::Join(config));
   Mlp model(options.train.seed);
   TALLY_ASSIGN_OR_RETURN(const TrainRecord record, Train(*client, model, shard, test, options.train));

@@ -431,9 +431,11 @@ void GroupRuntime::NoteNonFinite(std::uint32_t slab) {
   const bool first = !non_finite_;
   non_finite_ = true;
   const Slab& s = layout().slabs[slab];
+  // A second phase that is sent as NaNs because the first one came to that is nobody's fault.
+  const bool second = s.bucket >= tables_->declared_buckets;
+  if (second && LinearOf(s.tensor).delivered == Delivered::kNonFinite) return;
   const bool mine = !AllFinite(Input(slab), s.elements);
-  const std::uint32_t source =
-      tables_->is_vector(s.tensor) ? LinearOf(s.tensor).part.tensor : s.tensor;
+  const std::uint32_t source = tables_->is_vector(s.tensor) ? LinearOf(s.tensor).part.tensor : s.tensor;
   if (first || mine) {
     note_ = (mine ? "non-finite gradient from " + options_.rank_name : std::string("non-finite sum")) + " in " +
             layout().tensors[source].name;

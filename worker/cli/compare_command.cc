@@ -75,7 +75,8 @@ Result<std::vector<Setting>> MakeSettings(const CompareOptions& options, const C
       base.compression.codec = codec_name;
       TALLY_ASSIGN_OR_RETURN(const CodecTraits codec, TraitsOfCodec(codec_name, base.compression));
       for (const bool feedback : {true, false}) {
-        if (!codec.lossy && !feedback) continue;  // a lossless codec has nothing to feed back
+        if (!codec.lossy && !feedback) continue;    // a lossless codec has nothing to feed back
+        if (codec.momentum && !feedback) continue;  // its momentum is error feedback
         if (codec.lossy && options.feedback != "both" && feedback != (options.feedback == "on")) continue;
         base.compression.error_feedback = feedback;
         for (const std::uint64_t seed : Distinct(options.seeds)) {
