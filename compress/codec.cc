@@ -165,7 +165,9 @@ Result<CodecTraits> TraitsOfCodec(std::string_view name, const Config::Compressi
   const Known* known = FindKnown(name);
   if (known != nullptr && known->linear) {
     TALLY_RETURN_IF_ERROR(CheckCompression(options));
-    return CodecTraits{.lossy = true, .linear = true, .feedback_forced = true};
+    // Values scaled by what was not sent are right on average.
+    const bool unbiased = name == "randomk" && options.randomk_scale != "none";
+    return CodecTraits{.lossy = true, .linear = true, .feedback_forced = !unbiased};
   }
   TALLY_ASSIGN_OR_RETURN(const std::unique_ptr<Codec> codec, MakeCodec(name, options));
   return codec->traits();

@@ -30,7 +30,7 @@ Result<ModeExpansion> ExpandMode(const Config& config) {
     expansion.schedule = "ring";
     expansion.server_shares = expansion.worker_shares = false;
   }
-  if (codec->traits().feedback_forced && !config.compression.error_feedback) {
+  if (codec.feedback_forced && !config.compression.error_feedback) {
     expansion.warnings.push_back("compression.codec = " + config.compression.codec +
                                  " without error feedback loses for good what it does not send: training gets worse; "
                                  "set compression.error_feedback = true");

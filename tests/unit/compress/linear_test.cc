@@ -220,7 +220,9 @@ TEST(Randomk, RefusesWhatIsNotFinite) {
 TEST(LinearCodecs, TraitsAndBytes) {
   Config::Compression options = Options(0.01);
   const CodecTraits traits = TraitsOfCodec("randomk", options).value();
-  EXPECT_TRUE(traits.linear && traits.lossy && traits.feedback_forced);
+  EXPECT_TRUE(traits.linear && traits.lossy && !traits.feedback_forced);
+  EXPECT_TRUE(TraitsOfCodec("randomk", Options(0.01, false, "none"))->feedback_forced);
+  EXPECT_TRUE(TraitsOfCodec("powersgd", options)->feedback_forced);
   EXPECT_EQ(MakeLinearCodec(kRandomk, options).value()->name(), "randomk");
   EXPECT_EQ(MakeLinearCodec(0, options).value(), nullptr);
   EXPECT_EQ(TensorBytes({"w", ElementCount(100'000)}, 2, options).value(), 4U * (502 + 499));
