@@ -73,6 +73,9 @@ class Codec {
   // acc[i] = acc[i] + decoded[i], same bits as Decode followed by AddInto, but that a sparse codec leaves elements
   // alone that it does not carry (a -0 there stays; sums of decoded values hold none).
   virtual void DecodeAdd(std::span<const std::byte> payload, std::size_t n, float* acc) const = 0;
+
+  // The plain codec that defines this one's bytes, for tests; null where it is that itself.
+  virtual std::unique_ptr<Codec> MakeReference() const { return nullptr; }
 };
 
 struct CodecEntry {

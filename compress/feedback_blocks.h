@@ -1,5 +1,4 @@
-// The shared inner loop of EncodeWithFeedback for codecs that work block by block: p = fl(fl(w*g) + e) in registers and
-// L1, encode, e' = p - decoded, in one pass over memory.
+// The first step of EncodeWithFeedback, as the definitions take it.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +7,6 @@
 #include <cstdint>
 
 namespace tally {
-
-inline constexpr std::size_t kFeedbackBlock = 256;  // elements
 
 // p[i] = fl(fl(w*g[i]) + e[i]), or fl(w*g[i]) if e is null. False if any p is not finite (it then covers a non-finite
 // input, weight or product as well, residuals being finite). p does not overlap g or e.
@@ -31,24 +28,6 @@ inline bool WeightedSum(const float* g, float w, const float* e, std::size_t n, 
   if (g != nullptr) return WeightAndAdd(g, w, e, n, p);
   if (e != nullptr) return WeightAndAdd(e, 1.0F, nullptr, n, p);
   std::fill_n(p, n, 0.0F);
-  return true;
-}
-
-// encode_block(p, first, count, decoded): encodes p[0..count), which is the slab's [first, first+count), and, if
-// decoded is not null, writes what receivers decode.
-template <typename EncodeBlock>
-bool EncodeBlocksWithFeedback(const float* g, float w, const float* e, float* e_out, std::size_t n,
-                              const EncodeBlock& encode_block) {
-  float p[kFeedbackBlock];
-  float decoded[kFeedbackBlock];
-  for (std::size_t first = 0; first < n; first += kFeedbackBlock) {
-    const std::size_t count = std::min(kFeedbackBlock, n - first);
-    if (!WeightAndAdd(g + first, w, e == nullptr ? nullptr : e + first, count, p)) return false;
-    encode_block(static_cast<const float*>(p), first, count, e_out == nullptr ? nullptr : decoded);
-    if (e_out == nullptr) continue;
-    float* rest = e_out + first;
-    for (std::size_t i = 0; i < count; ++i) rest[i] = p[i] - decoded[i];
-  }
   return true;
 }
 

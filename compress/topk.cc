@@ -1,117 +1,98 @@
-// Codec topk: the k elements of largest magnitude, ties by the lowest index: k u16 indices, strictly rising, then k
-// values (fp32 or fp16). k = max(1, ceil(n * ratio_ppm / 10^6)).
-#include <algorithm>
-#include <array>
-#include <bit>
-#include <cmath>
-#include <cstring>
-#include <utility>
+// Codec topk: a fast way to the selection that topk_reference.h defines. One pass finds the candidates, the elements of at least
+// a magnitude that a sample of the slab suggests; the k largest are among them if there are at least k.
+#include "compress/topk_reference.h"
 
-#include "common/check.h"
-#include "compress/codec.h"
-#include "compress/feedback_blocks.h"
-#include "compress/flush_denormals.h"
-#include "compress/half.h"
-#include "compress/validate.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "compress/topk.cc"
+#include <hwy/foreach_target.h>  // must come before highway.h
+#include <hwy/highway.h>
 
+HWY_BEFORE_NAMESPACE();
+namespace tally::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// p[i] = fl(fl(w*g[i]) + e[i]), without e fl(w*g[i]), stored unless p is null. Adds the indices of all |p| of at least
+// `threshold` (as bits) to `indices`, which has room for `limit` and a vector more, and counts them; once there are more
+// than `limit` it need not. False if any p is not finite.
+bool Collect(const float* g, float w, const float* e, std::size_t n, float* p, std::uint32_t threshold,
+             std::size_t limit, std::uint32_t* indices, std::size_t* found) {
+  const hn::CappedTag<float, 16> floats;
+  std::size_t count = 0;
+  const auto step = [&](auto d, std::size_t i) HWY_ATTR {
+    const hn::RebindToSigned<decltype(d)> di;
+    const hn::RebindToUnsigned<decltype(d)> du;
+    auto v = hn::Mul(hn::Set(d, w), hn::LoadU(d, g + i));
+    if (e != nullptr) v = hn::Add(v, hn::LoadU(d, e + i));
+    if (p != nullptr) hn::StoreU(v, d, p + i);
+    const auto magnitude = hn::And(hn::BitCast(di, v), hn::Set(di, 0x7FFFFFFF));
+    const auto hit = hn::Gt(magnitude, hn::Set(di, static_cast<std::int32_t>(threshold) - 1));
+    if (hn::AllFalse(di, hit)) return true;
+    if (!hn::AllFalse(di, hn::Gt(magnitude, hn::Set(di, 0x7F7FFFFF)))) return false;
+    if (count > limit) return true;
+    const auto index = hn::Iota(du, static_cast<std::uint32_t>(i));
+    count += hn::CompressStore(index, hn::RebindMask(du, hit), du, indices + count);
+    return true;
+  };
+  std::size_t i = 0;
+  for (; i + hn::Lanes(floats) <= n; i += hn::Lanes(floats)) {
+    if (!step(floats, i)) return false;
+  }
+  for (; i < n; ++i) {
+    if (!step(hn::CappedTag<float, 1>(), i)) return false;
+  }
+  *found = count;
+  return true;
+}
+
+auto CollectLoopOfTarget() { return &Collect; }
+
+}  // namespace tally::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 namespace tally {
+
+HWY_EXPORT(CollectLoopOfTarget);
+
 namespace {
 
-constexpr std::size_t kMaxElements = 65536;  // u16 indices
+constexpr std::size_t kMaxCandidates = 8192;
+using CollectLoop = decltype(&HWY_STATIC_DISPATCH(Collect));
 
-// |p| as bits, in the order of the magnitudes; what counts as zero is 0.
-std::uint32_t Magnitude(float p) {
-  const std::uint32_t bits = std::bit_cast<std::uint32_t>(p) & 0x7FFFFFFFu;
-  return bits < 0x00800000u ? 0u : bits;
+// A magnitude that probably somewhat more than k elements reach, from 256 runs of 8 elements.
+std::uint32_t EstimateThreshold(const float* g, float w, const float* e, std::size_t n, std::size_t k) {
+  constexpr std::size_t kRuns = 256, kRun = 8;
+  std::array<std::uint16_t, 2048> counts{};  // by exponent and three bits of the fraction
+  for (std::size_t run = 0; run < kRuns; ++run) {
+    const std::size_t first = run * (n - kRun) / (kRuns - 1);
+    float p[kRun];
+    (void)WeightAndAdd(g + first, w, e == nullptr ? nullptr : e + first, kRun, p);
+    for (const float x : p) ++counts[Magnitude(x) >> 20];
+  }
+  const std::size_t wanted = k * kRuns * kRun * 3 / (2 * n) + 4;
+  std::size_t found = 0, digit = counts.size() - 1;
+  while ((found += counts[digit]) < wanted && digit > 0) --digit;
+  return static_cast<std::uint32_t>(digit) << 20;
 }
-
-// What exactly k elements selects: all above `threshold` and the first `ties` equal to it.
-struct Selection {
-  std::uint32_t threshold = 0;
-  std::size_t ties = 0;
-};
-
-// Radix selection from the top bits down: three counting passes over a slab that fits L2, no scratch memory.
-Selection SelectLargest(const float* p, std::size_t n, std::size_t k) {
-  std::array<std::uint32_t, 2048> counts;
-  std::uint32_t prefix = 0, known = 0;  // bits of the k-th magnitude found so far, and which they are
-  std::size_t wanted = k;               // of those that share the prefix
-  for (const auto& [shift, width] : {std::pair{20u, 11u}, std::pair{10u, 10u}, std::pair{0u, 10u}}) {
-    const std::uint32_t mask = (1u << width) - 1u;
-    counts.fill(0);
-    for (std::size_t i = 0; i < n; ++i) {
-      const std::uint32_t magnitude = Magnitude(p[i]);
-      if ((magnitude & known) == prefix) ++counts[magnitude >> shift & mask];
-    }
-    std::uint32_t digit = mask;
-    while (counts[digit] < wanted) wanted -= counts[digit--];
-    prefix |= digit << shift;
-    known |= mask << shift;
-  }
-  return {prefix, wanted};
-}
-
-// Calls take(rank, i) for each selected index, rising.
-template <typename Take>
-void ForEachSelected(const float* p, std::size_t n, Selection selection, const Take& take) {
-  std::size_t rank = 0;
-  for (std::size_t i = 0; i < n; ++i) {
-    const std::uint32_t magnitude = Magnitude(p[i]);
-    if (magnitude < selection.threshold) continue;
-    if (magnitude == selection.threshold) {
-      if (selection.ties == 0) continue;
-      --selection.ties;
-    }
-    take(rank++, i);
-  }
-}
-
-struct FullValue {
-  static constexpr std::size_t kBytes = 4;
-  static void Store(float value, std::byte* out) { std::memcpy(out, &value, kBytes); }
-  static float Load(const std::byte* in) {
-    float value = 0;
-    std::memcpy(&value, in, kBytes);
-    return value;
-  }
-  static bool IsFinite(const std::byte* in) { return std::isfinite(Load(in)); }
-};
-
-struct HalfValue {
-  static constexpr std::size_t kBytes = 2;
-  static void Store(float value, std::byte* out) {
-    const std::uint16_t code = Half16::FromFloat(value);
-    std::memcpy(out, &code, kBytes);
-  }
-  static float Load(const std::byte* in) { return Half16::ToFloat(Code(in)); }
-  static bool IsFinite(const std::byte* in) { return (Code(in) & Half16::kInfinity) != Half16::kInfinity; }
-
- private:
-  static std::uint16_t Code(const std::byte* in) {
-    std::uint16_t code = 0;
-    std::memcpy(&code, in, kBytes);
-    return code;
-  }
-};
 
 template <typename Value>
-class TopkCodec final : public Codec {
+class SimdTopkCodec final : public TopkCodec<Value> {
  public:
-  explicit TopkCodec(std::uint64_t ratio_ppm) : ratio_ppm_(ratio_ppm) {}
+  SimdTopkCodec(std::uint64_t ratio_ppm, CollectLoop collect) : TopkCodec<Value>(ratio_ppm), collect_(collect) {}
 
-  std::uint8_t id() const override { return 4; }
-  std::string_view name() const override { return "topk"; }
-  CodecTraits traits() const override {
-    return {.lossy = true, .feedback_forced = true, .exact_residual = true, .divided_by = DividedBy::kReceiver};
+  std::unique_ptr<Codec> MakeReference() const override {
+    return std::make_unique<TopkCodec<Value>>(this->ratio_ppm());
   }
-  std::size_t EncodedBytes(std::size_t n) const override { return Kept(n) * (kIndexBytes + Value::kBytes); }
 
   void Encode(const EncodeKey&, const float* p, std::size_t n, std::byte* out, float* decoded) const override {
     const FlushDenormals flush;
-    if (decoded != nullptr) std::fill_n(decoded, n, 0.0f);
-    EncodeSelected(p, n, out, [decoded](std::size_t i, float value) {
+    const auto take = [decoded](std::size_t i, float value) {
       if (decoded != nullptr) decoded[i] = value;
-    });
+    };
+    if (decoded != nullptr) std::fill_n(decoded, n, 0.0f);
+    if (EncodeCandidates(p, 1.0f, nullptr, nullptr, n, out, take) != Outcome::kEncoded) {
+      this->EncodeAll(p, n, out, decoded);
+    }
   }
 
   // p is built in e_out, where all but the selected elements stay as they are.
@@ -119,85 +100,49 @@ class TopkCodec final : public Codec {
                           std::byte* out) const override {
     if (e_out == nullptr) return Codec::EncodeWithFeedback(key, g, w, e, e_out, n, out);
     const FlushDenormals flush;
+    const auto take = [e_out](std::size_t i, float value) { e_out[i] = e_out[i] - value; };
+    switch (EncodeCandidates(g, w, e, e_out, n, out, take)) {
+      case Outcome::kEncoded: return true;
+      case Outcome::kNotFinite: return false;
+      case Outcome::kUndecided: break;
+    }
     if (!WeightAndAdd(g, w, e, n, e_out)) return false;
-    EncodeSelected(e_out, n, out, [e_out](std::size_t i, float value) { e_out[i] = e_out[i] - value; });
+    this->EncodeLargest(e_out, n, this->Kept(n), out, std::identity(), take);
     return true;
   }
 
-  Status Validate(std::span<const std::byte> payload, std::size_t n) const override {
-    TALLY_RETURN_IF_ERROR(CheckPayloadBytes(name(), n, EncodedBytes(n), payload.size()));
-    const std::size_t k = Kept(n);
-    std::size_t lowest = 0;  // that the next index may be
-    for (std::size_t j = 0; j < k; ++j) {
-      const std::size_t i = Index(payload.data(), j);
-      if (i >= n) return CorruptAt(name(), "index", j, "below " + std::to_string(n), std::to_string(i));
-      if (i < lowest) return CorruptAt(name(), "index", j, "at least " + std::to_string(lowest), std::to_string(i));
-      if (!Value::IsFinite(ValueAt(payload.data(), k, j))) {
-        return CorruptAt(name(), "value", j, "a finite number", "infinity or NaN");
-      }
-      lowest = i + 1;
-    }
-    return Status::Ok();
-  }
-
-  void Decode(std::span<const std::byte> payload, std::size_t n, float* out) const override {
-    std::fill_n(out, n, 0.0f);
-    const std::size_t k = Kept(n);
-    for (std::size_t j = 0; j < k; ++j) out[Index(payload.data(), j)] = Decoded(payload.data(), k, j);
-  }
-
-  void DecodeAdd(std::span<const std::byte> payload, std::size_t n, float* acc) const override {
-    const std::size_t k = Kept(n);
-    for (std::size_t j = 0; j < k; ++j) {
-      float& sum = acc[Index(payload.data(), j)];
-      sum = sum + Decoded(payload.data(), k, j);
-    }
-  }
-
  private:
-  static constexpr std::size_t kIndexBytes = 2;
+  enum class Outcome { kEncoded, kNotFinite, kUndecided };
 
-  std::size_t Kept(std::size_t n) const {
-    if (n == 0) return 0;
-    return std::max<std::size_t>(1, (n * ratio_ppm_ + 999'999) / 1'000'000);
-  }
-  static std::size_t Index(const std::byte* payload, std::size_t j) {
-    std::uint16_t index = 0;
-    std::memcpy(&index, payload + j * kIndexBytes, sizeof index);
-    return index;
-  }
-  static const std::byte* ValueAt(const std::byte* payload, std::size_t k, std::size_t j) {
-    return payload + k * kIndexBytes + j * Value::kBytes;
-  }
-  static float Decoded(const std::byte* payload, std::size_t k, std::size_t j) {
-    return FlushToZero(Value::Load(ValueAt(payload, k, j)));
-  }
-  // +0 for whatever counts as zero, so that a sum of decoded values never holds a negative zero.
-  static float FlushToZero(float value) { return Magnitude(value) == 0 ? 0.0f : value; }
-
-  template <typename Taken>
-  void EncodeSelected(const float* p, std::size_t n, std::byte* out, const Taken& taken) const {
-    if (n == 0) return;
+  template <typename Take>
+  Outcome EncodeCandidates(const float* g, float w, const float* e, float* p, std::size_t n, std::byte* out,
+                           const Take& take) const {
+    const std::size_t k = this->Kept(n);
+    if (n < kMaxCandidates / 2 || k > kMaxCandidates / 2) return Outcome::kUndecided;
     TALLY_CHECK(n <= kMaxElements, "topk encodes at most one slab");
-    const std::size_t k = Kept(n);
-    ForEachSelected(p, n, SelectLargest(p, n, k), [&](std::size_t j, std::size_t i) {
-      const auto index = static_cast<std::uint16_t>(i);
-      std::memcpy(out + j * kIndexBytes, &index, sizeof index);
-      std::byte* slot = out + k * kIndexBytes + j * Value::kBytes;
-      Value::Store(FlushToZero(p[i]), slot);
-      taken(i, FlushToZero(Value::Load(slot)));
-    });
+    const std::uint32_t threshold = EstimateThreshold(g, w, e, n, k);
+    std::uint32_t indices[kMaxCandidates + 16];
+    std::size_t count = 0;
+    if (!collect_(g, w, e, n, p, threshold, kMaxCandidates, indices, &count)) return Outcome::kNotFinite;
+    if (count < k || count > kMaxCandidates) return Outcome::kUndecided;
+    float candidates[kMaxCandidates];
+    const float* from = p == nullptr ? g : p;
+    for (std::size_t i = 0; i < count; ++i) candidates[i] = from[indices[i]];
+    this->EncodeLargest(candidates, count, k, out, [&indices](std::size_t i) { return indices[i]; }, take);
+    return Outcome::kEncoded;
   }
 
-  std::uint64_t ratio_ppm_;
+  CollectLoop collect_;
 };
 
 }  // namespace
 
 std::unique_ptr<Codec> MakeTopkCodec(const Config::Compression& options) {
   const auto ratio_ppm = static_cast<std::uint64_t>(std::llround(options.ratio * 1e6));
-  if (options.topk_values == "fp16") return std::make_unique<TopkCodec<HalfValue>>(ratio_ppm);
-  return std::make_unique<TopkCodec<FullValue>>(ratio_ppm);
+  const CollectLoop collect = HWY_DYNAMIC_DISPATCH(CollectLoopOfTarget)();
+  if (options.topk_values == "fp16") return std::make_unique<SimdTopkCodec<HalfValue>>(ratio_ppm, collect);
+  return std::make_unique<SimdTopkCodec<FullValue>>(ratio_ppm, collect);
 }
 
 }  // namespace tally
+#endif  // HWY_ONCE

@@ -189,7 +189,8 @@ class Law : public testing::TestWithParam<LawCase> {};
 
 // Sum of inputs = sum of delivered sums + residuals of workers and owners, element by element, over commits, a skip and
 // a step whose weights are all 0.
-// The data are multiples of 1/64 below 2^8 and there are four workers, so that every quantity is exact in fp32.
+// The data are multiples of 1/64 below 2^8 and there are four workers, so that every quantity is exact in fp32; onebit's
+// scales are not such numbers, there each of about 50 operations on an element rounds by up to 2^-15.
 TEST_P(Law, NothingIsLostOverRealSockets) {
   constexpr std::uint32_t kWorkers = 4, kSteps = 7;
   const std::uint32_t servers = std::string(GetParam().mode) == "ring" ? 0 : 2;
@@ -220,6 +221,7 @@ TEST_P(Law, NothingIsLostOverRealSockets) {
     return sum;
   };
   double missing = -1, lossy_residual = 0;
+  const double most_missing = std::string(GetParam().codec) == "onebit" ? static_cast<double>(kElements) * 0x1p-10 : 0;
   const auto statuses = cluster.Run([&](Client& client, std::uint32_t rank) -> Status {
     const TensorSpec tensor{"w", ElementCount(kElements), DType::kFloat32, {286, 245}};
     TALLY_ASSIGN_OR_RETURN(Group * group, client.DeclareGroup(std::span(&tensor, 1)));
@@ -250,17 +252,17 @@ TEST_P(Law, NothingIsLostOverRealSockets) {
     TALLY_RETURN_IF_ERROR(client.Barrier());
     if (rank == 0) {
       // The last verdict reaches the owners on its own way: wait for it.
-      for (int i = 0; i < 200 && missing != 0; ++i) {
+      for (int i = 0; i < 200 && !(missing >= 0 && missing <= most_missing); ++i) {
         missing = add_owners(open);
         if (!exact) break;  // no owner has a residual
-        if (missing != 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        if (missing > most_missing) std::this_thread::sleep_for(std::chrono::milliseconds(10));
       }
     }
     return client.Barrier();
   });
   ASSERT_EQ(Failures(statuses), "");
   // PowerSGD's products are rounded: 10^-6 of a gradient's mean magnitude per element and step.
-  EXPECT_LE(missing, exact ? 0 : 1e-6 * 62 * kWorkers * kSteps * kElements);
+  EXPECT_LE(missing, exact ? most_missing : 1e-6 * 62 * kWorkers * kSteps * kElements);
   if (std::string(GetParam().codec) != "none") {
     EXPECT_GT(lossy_residual, 0) << "the codec lost nothing: the test proves nothing";
   }
@@ -268,7 +270,8 @@ TEST_P(Law, NothingIsLostOverRealSockets) {
 
 INSTANTIATE_TEST_SUITE_P(Codecs, Law,
                          testing::Values(LawCase{"ps", "none"}, LawCase{"ps", "fp16"}, LawCase{"ps", "bf16"},
-                                         LawCase{"ps", "int8"}, LawCase{"ps", "topk"}, LawCase{"ps", "randomk"},
+                                         LawCase{"ps", "int8"}, LawCase{"ps", "int4"},
+                                         LawCase{"ps", "onebit"}, LawCase{"ps", "topk"}, LawCase{"ps", "randomk"},
                                          LawCase{"ring", "randomk"}, LawCase{"hybrid", "randomk"},
                                          LawCase{"ps", "powersgd"}, LawCase{"ring", "powersgd"},
                                          LawCase{"hybrid", "powersgd"}));

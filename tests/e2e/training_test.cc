@@ -95,7 +95,7 @@ TEST(Training, WeightsAreTheSameBitsThroughPsDirectHybridAndRing) {
 
 // Lossy codecs: the ranks still agree bit by bit, through servers and directly.
 TEST(Training, RanksAgreeUnderEveryCodec) {
-  for (const char* codec : {"fp16", "bf16", "int8", "topk", "dgc", "randomk", "powersgd"}) {
+  for (const char* codec : {"fp16", "bf16", "int8", "int4", "onebit", "topk", "dgc", "randomk", "powersgd"}) {
     std::string through_servers;
     for (const std::uint32_t servers : {2U, 0U}) {
       ClusterOptions options;

@@ -1,5 +1,5 @@
-// tally bench allreduce: times standalone all-reduces and checks every element. Alone it starts its own local job; under
-// a launcher (RANK is set) it is one rank of one.
+// tally bench: codec (bench_codec.h), and allreduce, which times standalone all-reduces and checks every element. Alone
+// it starts its own local job; under a launcher (RANK is set) it is one rank of one.
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "common/config/config.h"
+#include "worker/cli/bench_codec.h"
 #include "worker/cli/command.h"
 #include "worker/cli/local_job.h"
 #include "worker/cli/options.h"
@@ -237,6 +238,8 @@ int RunJob(const BenchOptions& options, const std::vector<std::string>& argument
 Action AddBenchCommand(CLI::App& app, CommandContext& context) {
   auto options = std::make_shared<BenchOptions>();
   CLI::App* allreduce = app.add_subcommand("allreduce", "Time standalone all-reduces and check every element");
+  CLI::App* codec = app.add_subcommand("codec", "Time codecs on this machine's cores beside a plain copy");
+  const Action bench_codec = AddBenchCodec(*codec, context);
   app.require_subcommand(1);
   AddConfigOptions(*allreduce, &options->config);
   AddJsonOption(*allreduce, &options->json);
@@ -255,7 +258,8 @@ Action AddBenchCommand(CLI::App& app, CommandContext& context) {
       "  RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 MASTER_PORT=29500 tally bench allreduce --insecure\n"
       "                                                         one rank per host, under launcher variables\n"
       "Columns as nccl-tests: time of the slowest rank, median over iterations; busbw = algbw * 2(N-1)/N.");
-  return [options, allreduce, &context] {
+  return [options, codec, bench_codec, &context] {
+    if (codec->parsed()) return bench_codec();
     for (const char* variable : {"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"}) {
       if (context.environment.contains(variable)) return RunRank(*options, context);
     }

@@ -116,7 +116,7 @@ int RunCompare(const CompareOptions& options, CommandContext& context) {
 Action AddCompareCommand(CLI::App& app, CommandContext& context) {
   auto options = std::make_shared<CompareOptions>();
   app.add_option("--modes", options->modes, "ps, ring, hybrid")->delimiter(',')->capture_default_str();
-  app.add_option("--codecs", options->codecs, "none, fp16, bf16, int8, topk, dgc, randomk, powersgd")
+  app.add_option("--codecs", options->codecs, "none, fp16, bf16, int8, int4, onebit, topk, dgc, randomk, powersgd")
       ->delimiter(',')
       ->capture_default_str();
   app.add_option("--error-feedback", options->feedback, "Of lossy codecs: on, off, or both as rows of their own")

@@ -49,6 +49,32 @@ TEST(Command, VersionHelpAndUsage) {
   }
 }
 
+TEST(Command, BenchCodecMeasuresWhatIsAsked) {
+  const Ran ran = Tally({"bench", "codec", "--codecs", "int8,topk", "--ops", "encode_ef,decode_add", "--threads", "1,2",
+                         "--elements", "70000", "--runs", "7", "--plain", "--peer", "--json", "-"});
+  ASSERT_EQ(ran.exit_code, 0) << ran.err;
+  const nlohmann::json result = nlohmann::json::parse(ran.out, nullptr, false);
+  ASSERT_TRUE(result.is_object()) << ran.out;
+  EXPECT_GT(result["copy_gbs"], 0.0);
+  ASSERT_EQ(result["rows"].size(), 2U * (2 * 2 * 2 + 1)) << "threads, codecs, operations, targets; the peer";
+  for (const auto& row : result["rows"]) {
+    EXPECT_EQ(row["elements"], 70000);
+    EXPECT_GT(row["input_gbs"], 0.0);
+    EXPECT_NEAR(row["traffic_gbs"], row["input_gbs"].get<double>() / 4 * row["bytes_per_element"].get<double>(), 1e-6);
+    if (row["codec"] == "int8") {
+      EXPECT_EQ(row["encoded_bytes"], 70000 + 274) << "a scale for every 256";
+      const double expected = (row["op"] == "encode_ef" ? 12.0 : 8.0) + 1.0 + 274.0 / 70000;
+      EXPECT_NEAR(row["bytes_per_element"], expected, 1e-9);
+    }
+  }
+  const Ran table = Tally({"bench", "codec", "--codecs", "onebit", "--ops", "decode", "--elements", "5000"});
+  EXPECT_EQ(table.exit_code, 0);
+  EXPECT_THAT(table.out, HasSubstr("onebit"));
+  EXPECT_EQ(Tally({"bench", "codec", "--codecs", "int9"}).exit_code, 2);
+  EXPECT_EQ(Tally({"bench", "codec", "--ops", "guess"}).exit_code, 2);
+  EXPECT_THAT(Tally({"bench", "codec", "--help"}).out, HasSubstr("Examples:"));
+}
+
 TEST(Command, ConfigShow) {
   const Ran toml = Tally({"config", "show", "--origin"}, {{"TALLY_COMPRESSION_CODEC", "int8"}});
   EXPECT_EQ(toml.exit_code, 0);

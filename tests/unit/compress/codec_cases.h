@@ -100,8 +100,7 @@ struct NamedSlab {
   std::vector<float> values;
 };
 
-inline std::vector<NamedSlab> AdversarialSlabs() {
-  const std::size_t n = 600;
+inline std::vector<NamedSlab> AdversarialSlabs(std::size_t n = 600) {
   const float tiny = std::numeric_limits<float>::denorm_min();
   const float normal = std::numeric_limits<float>::min();
   std::vector<NamedSlab> slabs;
@@ -122,6 +121,7 @@ inline std::vector<NamedSlab> AdversarialSlabs() {
   add("last bit", [](std::size_t i) { return std::bit_cast<float>(0x3F800000u + static_cast<std::uint32_t>(i % 2)); });
   add("rounds to 128", [](std::size_t i) { return i < 300 ? 127.5f : 127.49999f; });
   add("halfway", [](std::size_t i) { return static_cast<float>(i % 128) + (i % 128 < 127 ? 0.5f : 0.0f); });
+  add("mostly zeros", [](std::size_t i) { return i % 97 == 5 ? static_cast<float>(i) - 300.0f : 0.0f; });
   add("rising", [](std::size_t i) { return static_cast<float>(i); });
   return slabs;
 }

@@ -264,7 +264,7 @@ TEST_P(CodecConformance, SurvivesHostileBytes) {
   }
 }
 
-// Every lossy codec forgets small numbers beside large ones without feedback and delivers them with it.
+// Every lossy codec gets small numbers beside large ones wrong without feedback and delivers them with it.
 TEST_P(CodecConformance, FeedbackHasTeeth) {
   // One block. Three large elements, as many as topk keeps by default, go back and forth; element 1 only ever moves up.
   // A 16-bit rounding acts on each number alone, so there the small part rides on a 1.
@@ -293,7 +293,7 @@ TEST_P(CodecConformance, FeedbackHasTeeth) {
   if (!codec_->traits().lossy) {
     EXPECT_EQ(without, given);
   } else if (GetParam().label == "default") {
-    EXPECT_EQ(without, 0.0);
+    EXPECT_GT(std::abs(without - given), given / 2);
   }
 }
 
@@ -323,7 +323,7 @@ TEST_P(CodecConformance, SameKeySameBytesOtherStepOtherDraws) {
   const std::vector<std::byte> first = Encode(p);
   EXPECT_EQ(first, Encode(p));
   key_.step += 1;
-  const bool draws = GetParam().stochastic && GetParam().name == "int8";
+  const bool draws = GetParam().stochastic && GetParam().name.starts_with("int");
   EXPECT_EQ(first != Encode(p), draws);
 }
 

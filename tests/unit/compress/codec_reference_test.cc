@@ -121,25 +121,44 @@ TEST(HalfReference, SumsNeitherOverflowNorUnderflow) {
   }
 }
 
-// int8 by the formula of CODECS.md, element by element in double.
+// The codes of an int8 or int4 block by the formula of CODECS.md, element by element in double; k + 127 comes first.
+std::vector<int> ReferenceCodes(std::span<const float> p, int max_code) {
+  const int shift = max_code == 127 ? 6 : 2;
+  float largest = 0;
+  for (const float x : p) largest = std::max(largest, std::abs(Flushed(x)));
+  std::vector<int> out(1 + p.size(), 0);
+  if (largest == 0) return out;
+  const int exponent = std::ilogb(largest);
+  const double shifted = std::ldexp(static_cast<double>(largest), 23 - exponent);
+  const std::uint32_t fraction = static_cast<std::uint32_t>(shifted) & 0x7FFFFFu;
+  const bool next = fraction >= (max_code == 127 ? 0x7F0000u : 0x700000u);
+  const int k = std::min(127 - shift, std::max(-126, exponent - shift + (next ? 1 : 0)));
+  out[0] = k + 127;
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    const double q = std::nearbyint(std::ldexp(static_cast<double>(Flushed(p[i])), -k));
+    out[1 + i] = static_cast<int>(std::clamp(q, -double(max_code), double(max_code)));
+  }
+  return out;
+}
+
 std::vector<std::byte> ReferenceInt8(const std::vector<float>& p) {
   std::vector<std::byte> out;
   for (std::size_t first = 0; first < p.size(); first += 256) {
-    const std::size_t end = std::min(first + 256, p.size());
-    float largest = 0;
-    for (std::size_t i = first; i < end; ++i) largest = std::max(largest, std::abs(Flushed(p[i])));
-    if (largest == 0) {
-      out.insert(out.end(), 1 + end - first, std::byte{0});
-      continue;
-    }
-    const int exponent = std::ilogb(largest);
-    const double shifted = std::ldexp(static_cast<double>(largest), 23 - exponent);
-    const std::uint32_t fraction = static_cast<std::uint32_t>(shifted) & 0x7FFFFFu;
-    const int k = std::min(121, std::max(-126, exponent - 6 + (fraction >= 0x7F0000u ? 1 : 0)));
-    out.push_back(static_cast<std::byte>(k + 127));
-    for (std::size_t i = first; i < end; ++i) {
-      const double q = std::nearbyint(std::ldexp(static_cast<double>(Flushed(p[i])), -k));
-      out.push_back(static_cast<std::byte>(static_cast<std::int8_t>(std::clamp(q, -127.0, 127.0))));
+    const auto block = std::span(p).subspan(first, std::min<std::size_t>(256, p.size() - first));
+    for (const int value : ReferenceCodes(block, 127)) out.push_back(static_cast<std::byte>(value));
+  }
+  return out;
+}
+
+std::vector<std::byte> ReferenceInt4(const std::vector<float>& p) {
+  std::vector<std::byte> out;
+  for (std::size_t first = 0; first < p.size(); first += 128) {
+    const auto block = std::span(p).subspan(first, std::min<std::size_t>(128, p.size() - first));
+    std::vector<int> values = ReferenceCodes(block, 7);
+    if (values.size() % 2 == 0) values.push_back(0);
+    out.push_back(static_cast<std::byte>(values[0]));
+    for (std::size_t i = 1; i < values.size(); i += 2) {
+      out.push_back(static_cast<std::byte>((values[i] & 15) + (values[i + 1] & 15) * 16));
     }
   }
   return out;
@@ -329,23 +348,6 @@ TEST(TopkReference, RatioMeansAFractionKeptRoundedUp) {
   EXPECT_EQ(Decode(*whole, Encode(*whole, p), 999), p) << "and is lossless";
 }
 
-TEST(TopkReference, TeethOfTheDesign) {
-  const auto codec = Make("topk", With(&Config::Compression::ratio, 0.5));  // k = 1 of 2
-  const std::vector<float> gradients[2] = {{100.0f, 1.0f}, {-100.0f, 1.0f}};
-  std::vector<float> e(2, 0.0f), next(2), with(2), without(2);
-  for (int step = 0; step < 400; ++step) {
-    const auto& g = gradients[step % 2];
-    std::vector<std::byte> out(codec->EncodedBytes(2));
-    ASSERT_TRUE(codec->EncodeWithFeedback({}, g.data(), 1.0f, e.data(), next.data(), 2, out.data()));
-    codec->DecodeAdd(out, 2, with.data());
-    e.swap(next);
-    codec->DecodeAdd(Encode(*codec, g), 2, without.data());
-  }
-  EXPECT_EQ(without[1], 0.0f);
-  EXPECT_GT(with[1], 200.0f);
-  EXPECT_EQ(with[1] + e[1], 400.0f);
-}
-
 TEST(TopkReference, RefusesBadIndicesAndValues) {
   const auto codec = Make("topk", With(&Config::Compression::ratio, 0.5));
   const auto payload = [](std::uint16_t a, std::uint16_t b, float x, float y) {
@@ -365,9 +367,177 @@ TEST(TopkReference, RefusesBadIndicesAndValues) {
   EXPECT_FALSE(codec->Validate(payload(0, 3, std::numeric_limits<float>::quiet_NaN(), 1), 4).ok());
 }
 
+TEST(Int4Reference, BytesFollowTheFormula) {
+  const auto codec = Make("int4");
+  for (const NamedSlab& slab : AdversarialSlabs()) {
+    EXPECT_EQ(Encode(*codec, slab.values), ReferenceInt4(slab.values)) << slab.name;
+  }
+  for (std::uint32_t seed = 0; seed < 20; ++seed) {
+    std::vector<float> p = RandomSlab(1000 + seed * 37, seed);
+    for (float& x : p) x = std::ldexp(x, static_cast<int>(seed) * 12 - 110);
+    EXPECT_EQ(Encode(*codec, p), ReferenceInt4(p)) << seed;
+  }
+  EXPECT_EQ(codec->EncodedBytes(1), 2u);
+  EXPECT_EQ(codec->EncodedBytes(128), 65u);
+  EXPECT_EQ(codec->EncodedBytes(129), 67u);
+}
+
+std::vector<std::byte> Bytes(std::initializer_list<int> values) {
+  std::vector<std::byte> bytes;
+  for (const int value : values) bytes.push_back(static_cast<std::byte>(value));
+  return bytes;
+}
+
+TEST(Int4Reference, KnownBytes) {
+  const auto codec = Make("int4");
+  EXPECT_EQ(Encode(*codec, {7.0f, -7.0f, 1.0f, -1.0f}), Bytes({127, 0x97, 0xF1}));
+  EXPECT_EQ(Encode(*codec, {4.0f, 0.5f, 1.5f}), Bytes({127, 0x04, 0x02})) << "ties to even, pad 0";
+  EXPECT_EQ(Encode(*codec, {7.5f}), Bytes({128, 0x04})) << "7.5 ties to 8, which is 4 of the next scale";
+  EXPECT_EQ(Encode(*codec, {std::nextafter(7.5f, 0.0f)}), Bytes({127, 0x07}));
+  EXPECT_EQ(Encode(*codec, {0.0f, -0.0f, 1e-40f}), Bytes({0, 0, 0}));
+  const float huge = std::numeric_limits<float>::max();
+  const auto out = Encode(*codec, {huge, -huge});
+  EXPECT_EQ(out, Bytes({252, 0x97}));
+  EXPECT_EQ(Decode(*codec, out, 2), (std::vector<float>{std::ldexp(7.0f, 125), std::ldexp(-7.0f, 125)}));
+}
+
+TEST(Int4Reference, RefusesWhatNoEncoderWrites) {
+  const auto codec = Make("int4");
+  EXPECT_TRUE(codec->Validate(Bytes({252, 0x97}), 2).ok());
+  EXPECT_FALSE(codec->Validate(Bytes({253, 0x11}), 2).ok());
+  EXPECT_FALSE(codec->Validate(Bytes({100, 0x08}), 2).ok());
+  EXPECT_FALSE(codec->Validate(Bytes({100, 0x80}), 2).ok());
+  EXPECT_FALSE(codec->Validate(Bytes({100, 0x11}), 1).ok()) << "the half byte left over";
+  EXPECT_FALSE(codec->Validate(Bytes({0, 0x10}), 2).ok()) << "of a zero block";
+  EXPECT_TRUE(codec->Validate(Bytes({0, 0x00}), 2).ok());
+}
+
+// onebit by the formula of CODECS.md: integers of the magnitudes, their mean, the signs.
+std::vector<std::byte> ReferenceOnebit(const std::vector<float>& p) {
+  std::vector<std::byte> out;
+  for (std::size_t first = 0; first < p.size(); first += 4096) {
+    const auto block = std::span(p).subspan(first, std::min<std::size_t>(4096, p.size() - first));
+    double largest = 0;
+    for (const float x : block) largest = std::max(largest, std::abs(static_cast<double>(Flushed(x))));
+    const int exponent = largest == 0 ? -102 : std::max(std::ilogb(largest), -102);
+    double sum = 0;
+    for (const float x : block) {
+      sum += std::nearbyint(std::ldexp(std::abs(static_cast<double>(Flushed(x))), 23 - exponent));
+    }
+    const double mean = std::ldexp(sum / static_cast<double>(block.size()), exponent - 23);
+    const float scale = mean < 0x1p-126 ? 0.0f : static_cast<float>(mean);
+    const auto* bytes = reinterpret_cast<const std::byte*>(&scale);
+    out.insert(out.end(), bytes, bytes + sizeof scale);
+    for (std::size_t i = 0; i < block.size(); i += 8) {
+      int byte = 0;
+      for (std::size_t j = i; j < std::min(i + 8, block.size()) && scale != 0; ++j) {
+        byte |= std::signbit(block[j]) ? 1 << (j - i) : 0;
+      }
+      out.push_back(static_cast<std::byte>(byte));
+    }
+  }
+  return out;
+}
+
+TEST(OnebitReference, BytesFollowTheFormula) {
+  const auto codec = Make("onebit");
+  for (const NamedSlab& slab : AdversarialSlabs()) {
+    EXPECT_EQ(Encode(*codec, slab.values), ReferenceOnebit(slab.values)) << slab.name;
+  }
+  for (std::uint32_t seed = 0; seed < 20; ++seed) {
+    std::vector<float> p = RandomSlab(9000 + seed * 37, seed);
+    for (float& x : p) x = std::ldexp(x, static_cast<int>(seed) * 12 - 110);
+    EXPECT_EQ(Encode(*codec, p), ReferenceOnebit(p)) << seed;
+  }
+  EXPECT_EQ(codec->EncodedBytes(1), 5u);
+  EXPECT_EQ(codec->EncodedBytes(4096), 516u) << "a bit per sign, not a byte";
+  EXPECT_EQ(codec->EncodedBytes(4097), 521u);
+}
+
+TEST(OnebitReference, KnownBytes) {
+  const auto codec = Make("onebit");
+  // Mean of |p| = 2 = 0x40000000; signs 1, 2 and 8 are negative.
+  EXPECT_EQ(Encode(*codec, {1, -3, -2, 2, 2, 2, 2, 2, -2}), Bytes({0, 0, 0, 0x40, 0x06, 0x01}));
+  EXPECT_EQ(Encode(*codec, {0.0f, -0.0f}), Bytes({0, 0, 0, 0, 0})) << "a zero block has no signs";
+  EXPECT_EQ(Encode(*codec, {-0.0f, 4.0f}), Bytes({0, 0, 0, 0x40, 0x01})) << "zeros count in the mean, with their sign";
+  EXPECT_EQ(Decode(*codec, Bytes({0, 0, 0, 0x40, 0x05}), 3), (std::vector<float>{-2, 2, -2}));
+  const float huge = std::numeric_limits<float>::max();
+  EXPECT_EQ(Decode(*codec, Encode(*codec, {huge, -huge}), 2), (std::vector<float>{huge, -huge}));
+  // The mean of a lone smallest number lies below what counts as zero.
+  EXPECT_EQ(Encode(*codec, {-0x1p-126f, 0.0f}), Bytes({0, 0, 0, 0, 0}));
+}
+
+TEST(OnebitReference, RefusesWhatNoEncoderWrites) {
+  const auto codec = Make("onebit");
+  const auto valid = [&](float scale, int signs, std::size_t n) {
+    std::vector<std::byte> bytes(5);
+    std::memcpy(bytes.data(), &scale, 4);
+    bytes[4] = static_cast<std::byte>(signs);
+    return codec->Validate(bytes, n).ok();
+  };
+  EXPECT_TRUE(valid(1.0f, 0xFF, 8));
+  EXPECT_TRUE(valid(1.0f, 0x07, 3));
+  EXPECT_FALSE(valid(1.0f, 0x08, 3)) << "a bit left over";
+  EXPECT_TRUE(valid(0.0f, 0x00, 8));
+  EXPECT_FALSE(valid(0.0f, 0x01, 8)) << "of a zero block";
+  EXPECT_FALSE(valid(-1.0f, 0x01, 8));
+  EXPECT_FALSE(valid(-0.0f, 0x00, 8));
+  EXPECT_FALSE(valid(1e-40f, 0x01, 8));
+  EXPECT_FALSE(valid(std::numeric_limits<float>::infinity(), 0x01, 8));
+  EXPECT_FALSE(valid(std::numeric_limits<float>::quiet_NaN(), 0x01, 8));
+}
+
+// The case of CODECS.md §7 for every lossy codec: g = (large, small), (-large, small), … The first coordinate goes
+// nowhere, the second moves up by `small` a step: with feedback it does, without it does something else.
+TEST(Teeth, FeedbackDeliversTheSmallCoordinateAndOnlyFeedback) {
+  struct Case {
+    const char* codec;
+    double ratio;
+    float large, small;
+    float without;  // what 400 steps deliver without feedback
+  };
+  const Case cases[] = {
+      {"topk", 0.5, 100.0f, 1.0f, 0.0f},       // k = 1 of 2
+      {"dgc", 0.5, 100.0f, 1.0f, 0.0f},        // without momentum
+      {"int8", 0.01, 12800.0f, 1.0f, 0.0f},    // scale 128
+      {"int4", 0.01, 100.0f, 1.0f, 0.0f},      // scale 16
+      {"onebit", 0.01, 100.0f, 1.0f, 20200.0f},  // scale 50.5
+      {"fp16", 0.01, 100.0f, 1.0f + 0x1p-11f, 400.0f},
+      {"bf16", 0.01, 100.0f, 1.0f + 0x1p-8f, 400.0f},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.codec);
+    const auto codec = Make(c.codec, With(&Config::Compression::ratio, c.ratio));
+    const std::vector<float> gradients[2] = {{c.large, c.small}, {-c.large, c.small}};
+    std::vector<float> e(2, 0.0f), next(2), with(2), without(2);
+    for (int step = 0; step < 400; ++step) {
+      const auto& g = gradients[step % 2];
+      std::vector<std::byte> out(codec->EncodedBytes(2));
+      ASSERT_TRUE(codec->EncodeWithFeedback({}, g.data(), 1.0f, e.data(), next.data(), 2, out.data()));
+      codec->DecodeAdd(out, 2, with.data());
+      e.swap(next);
+      codec->DecodeAdd(Encode(*codec, g), 2, without.data());
+    }
+    EXPECT_EQ(without[1], c.without);
+    const float given = 400.0f * c.small;
+    if (codec->traits().exact_residual) {
+      EXPECT_EQ(with[1] + e[1], given);
+    } else {
+      EXPECT_NEAR(with[1] + e[1], given, 0.01f);
+    }
+    EXPECT_NEAR(with[1], given, c.large);
+    EXPECT_GT(std::abs(without[1] - given), std::abs(with[1] - given));
+  }
+  for (const CodecEntry& codec : Codecs()) {
+    const bool lossy = Make(codec.name)->traits().lossy;
+    const bool tested = std::ranges::any_of(cases, [&](const Case& c) { return codec.name == c.codec; });
+    EXPECT_TRUE(tested || !lossy) << codec.name << " has no case here";
+  }
+}
+
 TEST(CodecTable, NamesAndIdsAreFixed) {
-  const std::pair<std::string_view, int> expected[] = {{"none", 0}, {"fp16", 1}, {"bf16", 2}, {"int8", 3}, {"topk", 4},
-                                                        {"dgc", 7}};
+  const std::pair<std::string_view, int> expected[] = {{"none", 0}, {"fp16", 1}, {"bf16", 2}, {"int8", 3},
+                                                        {"topk", 4}, {"int4", 5}, {"onebit", 6}, {"dgc", 7}};
   ASSERT_EQ(Codecs().size(), std::size(expected));
   for (const auto& [name, id] : expected) {
     const auto by_name = MakeCodec(name, {});
@@ -380,7 +550,9 @@ TEST(CodecTable, NamesAndIdsAreFixed) {
 
 TEST(CodecTable, WhoDivides) {
   for (const char* name : {"none", "fp16", "bf16"}) EXPECT_EQ(Make(name)->traits().divided_by, DividedBy::kOwner);
-  for (const char* name : {"int8", "topk", "dgc"}) EXPECT_EQ(Make(name)->traits().divided_by, DividedBy::kReceiver);
+  for (const char* name : {"int8", "int4", "onebit", "topk", "dgc"}) {
+    EXPECT_EQ(Make(name)->traits().divided_by, DividedBy::kReceiver);
+  }
 }
 
 TEST(CodecTable, RefusesUnknownNamesAndOptionsOutOfRange) {
@@ -390,7 +562,7 @@ TEST(CodecTable, RefusesUnknownNamesAndOptionsOutOfRange) {
     EXPECT_EQ(made.status().kind(), StatusKind::kInvalidArgument);
     return made.status().text();
   };
-  EXPECT_NE(text("int9", {}).find("none, fp16, bf16, int8, topk, dgc, randomk, powersgd"), std::string::npos);
+  EXPECT_NE(text("int9", {}).find("none, fp16, bf16, int8, topk, int4, onebit, dgc, randomk, powersgd"), std::string::npos);
   EXPECT_FALSE(MakeCodec(std::uint8_t{200}, {}).ok());
   for (const double ratio : {0.0, -0.1, 1.1, 100.0, 1e-9, std::nan("")}) {
     EXPECT_NE(text("topk", With(&Config::Compression::ratio, ratio)).find("compression.ratio"), std::string::npos);

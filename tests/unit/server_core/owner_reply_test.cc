@@ -190,7 +190,7 @@ TEST(OwnerReply, AWrongSumVoidsTheSlab) {
 
 // C20: after a void step everything goes on as if it had not been.
 TEST(OwnerReply, AVoidStepLeavesNoTrace) {
-  for (const char* codec : {"none", "fp16", "bf16", "int8", "topk"}) {
+  for (const char* codec : {"none", "fp16", "bf16", "int8", "int4", "onebit", "topk"}) {
     std::vector<std::vector<float>> results[2];
     for (const bool with_void : {false, true}) {
       OwnerWorld world(2, {{"a", 600, codec}});
@@ -217,8 +217,9 @@ TEST(OwnerReply, AVoidStepLeavesNoTrace) {
   }
 }
 
+// With codecs that carry these numbers as they are.
 TEST(OwnerReply, NoWeightGivesZerosAndKeepsWhatCame) {
-  for (const char* codec : {"none", "fp16", "bf16", "int8", "topk"}) {
+  for (const char* codec : {"none", "fp16", "bf16", "int8", "int4", "topk"}) {
     OwnerWorld world(2, {{"a", 300, codec}});
     // With weight 0 only residuals arrive; `none` has none.
     const bool lossy = world.codec(0).traits().lossy;
@@ -305,6 +306,12 @@ TEST(OwnerReply, TwoWayCompressionTendsToTheMean) {
       // Each push is exact; the sum's scale swallows the second element.
       {"int8", 0.01, 2, [](std::uint32_t p, auto, std::size_t i) { return i == 0 ? 120.0f : p == 0 ? 1.0f : 0.0f; },
        {120.0, 0.5}},
+      {"int4", 0.01, 2, [](std::uint32_t p, auto, std::size_t i) { return i == 0 ? 64.0f : p == 0 ? 16.0f : 0.0f; },
+       {64.0, 8.0}},
+      // The sum of what the workers send has elements of two magnitudes, its reply of one.
+      {"onebit", 0.01, 2,
+       [](std::uint32_t p, auto, std::size_t i) { return i == 0 ? (p == 0 ? 3.0f : 1.0f) : p == 0 ? 1.0f : -1.0f; },
+       {2.0, 0.0}},
       // The two workers' largest elements collide at the owner.
       {"topk", 0.5, 2, [](std::uint32_t p, std::uint32_t, std::size_t i) { return p == i ? 5.0f : 1.0f; }, {3.0, 3.0}},
   };

@@ -1,9 +1,0 @@
-// Codec bf16: round to nearest even, saturate, keep the rest in the residual.
-#include "compress/half.h"
-#include "compress/half_codec.h"
-
-namespace tally {
-
-std::unique_ptr<Codec> MakeBf16Codec(const Config::Compression&) { return std::make_unique<HalfCodec<BFloat16>>(); }
-
-}  // namespace tally
