@@ -108,15 +108,17 @@ TEST(EventLoop, StopFromAnotherThreadWakesAnIdleLoop) {
 TEST(EventLoop, TimersRunOnceInOrderOfTimeAndNeverInsideAfter) {
   EventLoop loop;
   std::vector<int> order;
-  loop.After(milliseconds(20), [&] {
+  // Far apart: each counts from its own call, between which this thread may not run for a while.
+  loop.After(milliseconds(800), [&] {
     order.push_back(3);
     loop.Stop();
   });
-  loop.After(milliseconds(5), [&] { order.push_back(2); });
+  loop.After(milliseconds(400), [&] { order.push_back(2); });
   loop.After(Nanos(0), [&] { order.push_back(1); });
   loop.After(Nanos(-5), [&] { order.push_back(0); });
   EXPECT_TRUE(order.empty());
   loop.Run();
+  ASSERT_EQ(order.size(), 4u);
   std::sort(order.begin(), order.begin() + 2);  // both were due at once
   EXPECT_EQ(order, (std::vector<int>{0, 1, 2, 3}));
 }
@@ -168,9 +170,8 @@ TEST(EventLoop, ManyTimersSetAndCancelledInAnyOrder) {
       if ((i * 37) % 50 == at && !cancelled) expected.push_back(i);
     }
   }
-  loop.After(milliseconds(60), [&] { loop.Stop(); });
+  loop.After(milliseconds(50), [&] { loop.Stop(); });  // later than all, as made after them
   loop.Run();
-  // Of timers that are due together the first made is first; made one after another, the earlier delay can be later.
   std::ranges::sort(ran);
   std::ranges::sort(expected);
   EXPECT_EQ(ran, expected);
