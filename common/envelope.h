@@ -48,14 +48,14 @@ template <typename Root, typename Read>
 Status ReadEnvelope(std::span<const std::byte> bytes, std::size_t max_bytes, Read read) {
   TALLY_RETURN_IF_ERROR(CheckEnvelope(bytes, max_bytes));
   std::array<capnp::word, 512> small;
-  std::vector<capnp::word> large;
+  std::vector<std::uint64_t> large;
   const std::size_t words = bytes.size() / 8;
   const capnp::word* aligned = nullptr;
   if (reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(capnp::word) == 0) {
     aligned = reinterpret_cast<const capnp::word*>(bytes.data());
   } else {
     if (words > small.size()) large.resize(words);
-    capnp::word* copy = words > small.size() ? large.data() : small.data();
+    auto* copy = words > small.size() ? reinterpret_cast<capnp::word*>(large.data()) : small.data();
     std::memcpy(static_cast<void*>(copy), bytes.data(), bytes.size());
     aligned = copy;
   }

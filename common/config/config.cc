@@ -128,7 +128,7 @@ class Loader {
   void FromEnvironment() {
     for (const auto& [name, value] : sources_.environment) {
       if (!name.starts_with("TALLY_") || name == kConfigFileVariable) continue;
-      const auto is_its = [&](const KeySpec& s) { return s.Variable() == name; };
+      const auto is_its = [&variable = name](const KeySpec& s) { return s.Variable() == variable; };
       const auto spec = std::find_if(Keys().begin(), Keys().end(), is_its);
       if (spec == Keys().end()) {
         errors_.push_back(name + ": " + UnknownVariable(name));

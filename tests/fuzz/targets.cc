@@ -1,0 +1,15 @@
+#include "tests/fuzz/target.h"
+
+namespace tally {
+
+std::vector<FuzzTarget> FuzzTargets() {
+  std::vector<FuzzTarget> targets;
+  AddCodecTargets(&targets);
+  targets.push_back({"frame", FuzzFrame, FrameSeeds});
+  targets.push_back({"control", FuzzControl, ControlSeeds});
+  targets.push_back({"config", FuzzConfig, ConfigSeeds});
+  targets.push_back({"owner", FuzzOwner, OwnerSeeds});
+  return targets;
+}
+
+}  // namespace tally
