@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <set>
 #include <string>
 
 #include "common/check.h"
@@ -35,19 +36,21 @@ std::string TextOf(std::span<const std::byte> bytes) {
 
 // The pinned messages of tests/golden whose name begins with one of these.
 std::vector<FuzzBytes> GoldenSeeds(std::initializer_list<std::string_view> beginnings) {
-  std::vector<FuzzBytes> seeds;
+  std::set<std::filesystem::path> paths;
   for (const auto& entry : std::filesystem::directory_iterator(TALLY_SOURCE_DIR "/tests/golden")) {
     const std::string name = entry.path().filename().string();
-    if (entry.path().extension() != ".hex") continue;
-    if (std::ranges::none_of(beginnings, [&](std::string_view begin) { return name.starts_with(begin); })) continue;
-    const std::string hex = ReadFile(entry.path());
+    const auto begins_with = [&name](std::string_view beginning) { return name.starts_with(beginning); };
+    if (entry.path().extension() == ".hex" && std::ranges::any_of(beginnings, begins_with)) paths.insert(entry.path());
+  }
+  TALLY_CHECK(!paths.empty(), "no golden messages");
+  std::vector<FuzzBytes> seeds;
+  for (const auto& path : paths) {
+    const std::string hex = ReadFile(path);
     FuzzBytes& seed = seeds.emplace_back();
     for (std::size_t i = 0; i + 1 < hex.size(); i += 3) {
       seed.push_back(static_cast<std::byte>(std::stoi(hex.substr(i, 2), nullptr, 16)));
     }
   }
-  TALLY_CHECK(!seeds.empty(), "no golden messages");
-  std::ranges::sort(seeds);
   return seeds;
 }
 

@@ -1,13 +1,16 @@
 // Every target without libFuzzer: its seeds, the inputs kept in corpus/, and a few thousand mutations of both, always
-// the same. Each input is written to fuzz_<target>.last before it runs: after a crash the culprit lies there.
+// the same. A process that dies leaves the input that killed it as fuzz_<target>.bin in this test's build folder.
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <random>
 
 #include "tests/fuzz/target.h"
+
+extern "C" void __sanitizer_set_death_callback(void (*callback)()) __attribute__((weak));
 
 namespace tally {
 namespace {
@@ -86,18 +89,40 @@ class Mutator {
   std::mt19937 random_{1};
 };
 
+// What runs now, for the process's last words.
+const FuzzBytes* current_input = nullptr;
+std::string current_file;
+
+void LeaveInput() {
+  if (current_input == nullptr) return;
+  std::ofstream file(current_file, std::ios::binary);
+  file.write(reinterpret_cast<const char*>(current_input->data()), static_cast<std::streamsize>(current_input->size()));
+}
+
 class FuzzReplay : public testing::TestWithParam<std::string> {
  protected:
-  void Run(const FuzzBytes& input) {
-    {
-      std::ofstream file(last_, std::ios::binary);
-      file.write(reinterpret_cast<const char*>(input.data()), static_cast<std::streamsize>(input.size()));
+  FuzzReplay() {
+    current_file = TALLY_FUZZ_OUT "/fuzz_" + GetParam() + ".bin";
+    if (__sanitizer_set_death_callback != nullptr) {
+      __sanitizer_set_death_callback(LeaveInput);
+      return;
     }
+    for (const int signal : {SIGABRT, SIGSEGV, SIGFPE, SIGILL}) {
+      std::signal(signal, [](int number) {
+        std::signal(number, SIG_DFL);
+        LeaveInput();
+        std::raise(number);
+      });
+    }
+  }
+
+  void Run(const FuzzBytes& input) {
+    current_input = &input;
     target_.run(input);
+    current_input = nullptr;
   }
 
   const FuzzTarget target_ = Find(GetParam());
-  const std::string last_ = TALLY_FUZZ_OUT "/fuzz_" + GetParam() + ".last";
 };
 
 TEST_P(FuzzReplay, KeptInputsAndMutations) {
@@ -108,7 +133,6 @@ TEST_P(FuzzReplay, KeptInputsAndMutations) {
   for (const FuzzBytes& input : inputs) Run(input);
   Mutator mutator(inputs);
   for (std::size_t i = 0; i < kMutations; ++i) Run(mutator.Next());
-  std::filesystem::remove(last_);
 }
 
 TEST(FuzzCorpus, EveryFolderHasItsTarget) {

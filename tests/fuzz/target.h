@@ -62,8 +62,7 @@ class FuzzInput {
 // Appends a number as FuzzInput takes it.
 template <typename T>
 void Append(const T& value, FuzzBytes* out) {
-  const auto bytes = std::bit_cast<std::array<std::byte, sizeof(T)>>(value);
-  out->insert(out->end(), bytes.begin(), bytes.end());
+  for (const std::byte byte : std::bit_cast<std::array<std::byte, sizeof(T)>>(value)) out->push_back(byte);
 }
 
 }  // namespace tally
