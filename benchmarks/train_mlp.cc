@@ -9,7 +9,9 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
+#include "benchmarks/gradient_recorder.h"
 #include "benchmarks/train_mlp_loop.h"
 #include "common/allocator.h"
 #include "common/config/launcher_variables.h"
@@ -22,6 +24,7 @@ struct Options {
   ConfigSources config;
   std::string data = kFashionMnistFolder;
   std::string json, bits_out;
+  RecordOptions record;
   bool print_sha256 = false;
 };
 
@@ -82,10 +85,21 @@ Status Run(Options& options) {
     };
   }
   if (config.config.compression.codec == "dgc") options.train.momentum = 0;  // it has a momentum of its own
+  std::optional<GradientRecorder> recorder;
+  if (rank == 0 && !options.record.file.empty()) {
+    TALLY_ASSIGN_OR_RETURN(recorder, GradientRecorder::Make(options.record, options.train.steps));
+    options.train.on_gradients = [&](std::uint64_t step, const auto& gradients) { recorder->Take(step, gradients); };
+  }
   TALLY_ASSIGN_OR_RETURN(const auto client, Client::Join(config));
   Mlp model(options.train.seed);
   TALLY_ASSIGN_OR_RETURN(const TrainRecord record, Train(*client, model, shard, test, options.train));
   TALLY_RETURN_IF_ERROR(client->Leave());
+  if (recorder) {
+    const std::vector<std::byte> bytes = recorder->Bytes();
+    TALLY_RETURN_IF_ERROR(WriteFile(options.record.file, [&](std::ostream& out) {
+      out.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    }));
+  }
   return WriteResults(options, model, record);
 }
 
@@ -110,6 +124,13 @@ int Main(int argc, char** argv) {
   app.add_option("--json", options.json, "Write what was measured; {rank} gives every rank a file, else rank 0 writes")
       ->type_name("FILE");
   app.add_option("--bits-out", options.bits_out, "Write the final weights' bytes; {rank} as above")->type_name("FILE");
+  app.add_option("--record-gradients", options.record.file, "Write rank 0's own gradients of some steps, for tally explain")
+      ->type_name("FILE");
+  app.add_option("--record-from", options.record.from, "First step that is recorded")->capture_default_str();
+  app.add_option("--record-steps", options.record.steps, "Steps that are recorded")->capture_default_str();
+  app.add_option("--record-tensor", options.record.tensor, "Only this tensor, e.g. fc1.weight");
+  app.add_option("--record-rows", options.record.rows, "Only the first rows of a tensor; 0 = all");
+  app.add_flag("--record-half", options.record.half, "Record fp16 values");
   app.add_flag("--weights-sha256", options.print_sha256, "Print the SHA-256 of the final weights");
   app.add_option("--config", options.config.file, "The job's TOML file")->type_name("FILE");
   app.add_option("--set", options.config.overrides, "Override one setting; repeatable")

@@ -153,6 +153,7 @@ Result<TrainRecord> Train(Client& client, Mlp& model, const Dataset& shard, cons
                             .exposed = Seconds(computed, delivered)});
     trained_s += record.times.back().total;
     if (step >= options.steps - options.steps / 10) last_losses += loss;
+    if (options.on_gradients) options.on_gradients(step, gradients);
 
     if (options.eval_every > 0 && (step + 1) % options.eval_every == 0) {
       if (rank == 0) evaluate(step + 1);

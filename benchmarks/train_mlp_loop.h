@@ -23,6 +23,8 @@ struct TrainOptions {
   double target = 0;                  // accuracy to time; 0 = none
   std::uint64_t lone_exchanges = 0;   // after training: exchange the last gradient so often with nothing else to do
   bool own_buckets = true;            // a bucket per layer; else the client's, by bucket.cap
+  // After each step, with this rank's own gradients, tensor by tensor.
+  std::function<void(std::uint64_t step, const std::array<std::span<float>, kTensors>&)> on_gradients;
   std::function<void(std::string_view)> on_progress;  // rank 0: a line at each evaluation
 };
 

@@ -1,5 +1,5 @@
 """install_test.py BUILD COMPILER [FLAG…]: installs, then builds and runs a program against that."""
-import os, pathlib, subprocess, sys, tempfile
+import json, os, pathlib, subprocess, sys, tempfile
 
 PROGRAM = r"""
 #include <cstdio>
@@ -36,6 +36,11 @@ def main():
         shown = subprocess.run([program], env=dict(os.environ, LD_LIBRARY_PATH=str(library)), text=True,
                                capture_output=True, timeout=60)
         print(shown.stdout, shown.stderr)
+        explained = subprocess.run([prefix / "bin/tally", "explain", "--json", "-"], text=True, capture_output=True,
+                                   timeout=60)
+        if explained.returncode != 0 or not json.loads(explained.stdout)["rows"]:
+            print("tally explain finds no recorded gradient:", explained.stderr)
+            return 1
         return 0 if shown.returncode == 0 and shown.stdout == "workers 2\n" else 1
 
 

@@ -1,7 +1,9 @@
 #include "worker/cli/svg_chart.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstdio>
 
 #include "worker/cli/table.h"
 
@@ -163,6 +165,83 @@ std::string SvgLines(const LineChart& chart) {
     svg += "><title>" + EscapeHtml(line.label) + "</title></path>";
   }
   return svg + "</svg>";
+}
+
+std::string SvgHistogram(const Histogram& histogram) {
+  constexpr double kWidth = 360, kHeight = 150, kLeft = 34, kRight = 6, kTop = 6, kBottom = 20;
+  constexpr std::size_t kBins = 61;  // odd: zero lies in the middle of one
+  const double reach = histogram.reach > 0 ? histogram.reach : 1;
+  const auto count = [&](std::span<const float> values) {
+    std::array<double, kBins> bins{};
+    for (const float value : values) {
+      const double place = std::clamp((static_cast<double>(value) / reach + 1) / 2, 0.0, 1.0) * kBins;
+      bins[std::min(static_cast<std::size_t>(place), kBins - 1)] += 1;
+    }
+    return bins;
+  };
+  const auto before = count(histogram.before), after = count(histogram.after);
+  const double decades = std::max(1.0, std::log10(std::max(*std::ranges::max_element(before),
+                                                           *std::ranges::max_element(after))));
+  const auto px = [&](std::size_t bin) {
+    return kLeft + static_cast<double>(bin) / static_cast<double>(kBins) * (kWidth - kLeft - kRight);
+  };
+  const auto py = [&](double n) {  // one value stands a little above none
+    const double up = n > 0 ? (std::log10(n) + 0.15) / (decades + 0.15) : 0;
+    return kHeight - kBottom - up * (kHeight - kTop - kBottom);
+  };
+  std::string svg = Open(kWidth, kHeight);
+  for (double power = 0; power <= decades; power += 1) {
+    const double y = py(std::pow(10.0, power));
+    svg += Rule(kLeft, y, kWidth - kRight, y) +
+           Text(kLeft - 4, y + 4, "end", "tick", power < 6 ? Fixed(std::pow(10.0, power), 0) : "1e" + Fixed(power, 0));
+  }
+  const auto outline = [&](const std::array<double, kBins>& bins) {
+    std::string path = "M" + At(px(0)) + " " + At(py(0));
+    for (std::size_t i = 0; i < kBins; ++i) path += "V" + At(py(bins[i])) + "H" + At(px(i + 1));
+    return path + "V" + At(py(0));
+  };
+  svg += "<path d=\"" + outline(before) + "Z\" class=\"before\"/><path d=\"" + outline(after) +
+         "\" class=\"after\"/>";
+  char ends[32];
+  std::snprintf(ends, sizeof ends, "%.2g", reach);
+  svg += Text(kLeft, kHeight - 5, "start", "tick", "-" + std::string(ends)) +
+         Text((kLeft + kWidth - kRight) / 2, kHeight - 5, "middle", "tick", "0") +
+         Text(kWidth - kRight, kHeight - 5, "end", "tick", ends);
+  return svg + "</svg>";
+}
+
+std::string SvgHeatMap(const HeatMap& map) {
+  constexpr std::array kLevels = {0.04, 0.2, 0.5, 0.9};
+  const auto level = [&](std::size_t row, std::size_t column) {  // signed; 0 = blank
+    const double value = static_cast<double>(map.values[row * map.stride + column]) / map.scale;
+    int strength = 0;
+    for (const double least : kLevels) strength += std::abs(value) >= least ? 1 : 0;
+    return value < 0 ? -strength : strength;
+  };
+  std::array<std::string, 2 * kLevels.size() + 1> paths;  // of equal cells in a row, by level
+  for (std::size_t row = 0; row < map.rows; ++row) {
+    for (std::size_t column = 0; column < map.columns;) {
+      const std::size_t first = column;
+      const int here = level(row, first);
+      while (column < map.columns && level(row, column) == here) ++column;
+      if (here == 0) continue;
+      paths[static_cast<std::size_t>(here + static_cast<int>(kLevels.size()))] +=
+          "M" + std::to_string(first) + " " + std::to_string(row) + ".5h" + std::to_string(column - first);
+    }
+  }
+  const std::string width = std::to_string(map.columns), height = std::to_string(map.rows);
+  std::string svg = "<svg viewBox=\"0 0 " + width + " " + height + "\" role=\"img\" class=\"cells\" " +
+                    "shape-rendering=\"crispEdges\">";
+  for (const bool up : {true, false}) {
+    svg += up ? "<g class=\"up\">" : "<g class=\"down\">";
+    for (std::size_t strength = 1; strength <= kLevels.size(); ++strength) {
+      const std::string& path = paths[up ? kLevels.size() + strength : kLevels.size() - strength];
+      if (!path.empty()) svg += "<path class=\"l" + std::to_string(strength) + "\" d=\"" + path + "\"/>";
+    }
+    svg += "</g>";
+  }
+  return svg + "<rect width=\"" + width + "\" height=\"" + height +
+         "\" class=\"frame\" stroke-width=\"0.2\"/></svg>";
 }
 
 }  // namespace tally::cli

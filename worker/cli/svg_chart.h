@@ -1,7 +1,9 @@
-// Two kinds of chart as inline SVG for HTML pages: horizontal bars and lines. Colours are CSS classes of the page
+// Charts as inline SVG for HTML pages: horizontal bars, lines, histograms, heat maps. Colours are CSS classes of the page
 // (c0, c1, … fill or stroke with a series colour), so that it decides what they look like in light and dark.
 #pragma once
 
+#include <cstddef>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -38,5 +40,22 @@ struct LineChart {
   bool percent_y = true;  // y is a fraction
 };
 std::string SvgLines(const LineChart& chart);
+
+// How many of the values fall into each of equal intervals of [-reach, reach], on a logarithmic scale; values beyond
+// count at the ends. `before` as an area (class before), `after` as a line (class after).
+struct Histogram {
+  std::span<const float> before, after;
+  double reach = 1;
+};
+std::string SvgHistogram(const Histogram& histogram);
+
+// A cell per value, row by row: colour by sign (groups of class up and down), strength by |value| / scale in four
+// levels (paths of class l1 to l4); nearly zero is left blank.
+struct HeatMap {
+  std::span<const float> values;  // rows of `stride`, of which `columns` are shown
+  std::size_t rows = 0, columns = 0, stride = 0;
+  double scale = 1;
+};
+std::string SvgHeatMap(const HeatMap& map);
 
 }  // namespace tally::cli

@@ -1,0 +1,22 @@
+// A codec with options of its own, as commands take it: NAME[:OPTION=VALUE...], the options those of [compression].
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/config/config.h"
+#include "common/status.h"
+
+namespace tally::cli {
+
+struct CodecSetting {
+  std::string text;  // "topk:ratio=0.001"
+  Config::Compression compression;
+};
+// Errors: kInvalidArgument.
+Result<CodecSetting> ParseCodecSetting(const std::string& text, bool error_feedback);
+
+// Every codec of the library, in the order of their numbers.
+std::vector<std::string> CodecNames();
+
+}  // namespace tally::cli
