@@ -138,8 +138,8 @@ std::string PlusMinus(const Estimate& estimate) {
 
 void Print(const Options& options, const std::vector<TrainingResult>& results) {
   const auto right = Table::Align::kRight;
-  Table table({{"codec"}, {"feedback"}, {"workers", right}, {"seeds", right}, {"bytes up", right}, {"bytes down", right},
-               {"accuracy %", right}, {"minus none", right}, {"minus no feedback", right},
+  Table table({{"codec"}, {"feedback"}, {"workers", right}, {"seeds", right}, {"bytes up", right},
+               {"bytes down", right}, {"accuracy %", right}, {"minus none", right}, {"minus no feedback", right},
                {"steps to " + Fixed(options.target * 100, 0) + " %", right}, {"gate"}, {"verdict"}});
   for (const SummaryRow& row : Summarize(results, options.target)) {
     std::string steps = row.reached > 0 ? Fixed(row.steps_to_target, 0) : "-";
@@ -228,7 +228,9 @@ int Main(int argc, char** argv) {
   app.add_option("--momentum", options.job.momentum, "Momentum")->capture_default_str();
   app.add_option("--eval-every", options.job.eval_every, "Steps between points of the curve")->capture_default_str();
   app.add_option("--target", options.target, "Accuracy whose steps are counted")->capture_default_str();
-  app.add_option("--threads", options.threads, "Runs at the same time")->check(CLI::Range(1, 256))->capture_default_str();
+  app.add_option("--threads", options.threads, "Runs at the same time")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
   app.add_option("--data", options.data, "Folder of Debian's package dataset-fashion-mnist")->capture_default_str();
   app.add_option("--json", options.json, "Write every run and the summary, after each run")->type_name("FILE");
   app.add_flag("--resume", options.resume, "Keep the runs that the --json file holds and do those that it lacks");

@@ -124,7 +124,8 @@ int Main(int argc, char** argv) {
   app.add_option("--json", options.json, "Write what was measured; {rank} gives every rank a file, else rank 0 writes")
       ->type_name("FILE");
   app.add_option("--bits-out", options.bits_out, "Write the final weights' bytes; {rank} as above")->type_name("FILE");
-  app.add_option("--record-gradients", options.record.file, "Write rank 0's own gradients of some steps, for tally explain")
+  app.add_option("--record-gradients", options.record.file,
+                 "Write rank 0's own gradients of some steps, for tally explain")
       ->type_name("FILE");
   app.add_option("--record-from", options.record.from, "First step that is recorded")->capture_default_str();
   app.add_option("--record-steps", options.record.steps, "Steps that are recorded")->capture_default_str();

@@ -139,8 +139,8 @@ Status SimulatedExchange::PushTensor(std::uint32_t worker, std::uint32_t tensor)
     const float* e = feedback.Old(slab);
     float* e_out = feedback.Next(slab);
     const bool finite = velocity.Has(tensor)
-                            ? codec.EncodeWithMomentum(key, g, weight, velocity.Old(slab), velocity.Next(slab), e, e_out,
-                                                       slab.elements, out)
+                            ? codec.EncodeWithMomentum(key, g, weight, velocity.Old(slab), velocity.Next(slab), e,
+                                                       e_out, slab.elements, out)
                             : codec.EncodeWithFeedback(key, g, weight, e, e_out, slab.elements, out);
     if (!finite) return NotFinite(worker);
     out += codec.EncodedBytes(slab.elements);

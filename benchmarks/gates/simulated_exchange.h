@@ -1,7 +1,7 @@
-// SimulatedExchange: the exchange of N workers' gradients in one process and without sockets: every worker's encode with
-// its residual, the owner's sum and its reply with the owner's residual, one decode (all workers' would be equal). The
-// codec library and the Owner are the product's own; vectors of linear codecs, which travel as they are, are summed in
-// worker order. Thread: one at a time.
+// SimulatedExchange: the exchange of N workers' gradients in one process and without sockets: every worker's encode
+// with its residual, the owner's sum and its reply with the owner's residual, one decode (all workers' would be equal).
+// The codec library and the Owner are the product's own; vectors of linear codecs, which travel as they are, are summed
+// in worker order. Thread: one at a time.
 #pragma once
 
 #include <cstdint>

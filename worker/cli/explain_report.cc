@@ -41,7 +41,9 @@ std::string Curves(std::span<const Explanation> codecs, bool percent, Value valu
 std::string Bytes(const ExplainedGradients& what, std::span<const Explanation> codecs) {
   BarChart chart{.series = {"a step"}, .unit = "KB", .digits = 2};
   chart.rows.push_back({"fp32", {4e-3 * static_cast<double>(what.gradients.elements())}});
-  for (const Explanation& codec : codecs) chart.rows.push_back({codec.codec, {1e-3 * static_cast<double>(codec.bytes)}});
+  for (const Explanation& codec : codecs) {
+    chart.rows.push_back({codec.codec, {1e-3 * static_cast<double>(codec.bytes)}});
+  }
   return SvgBars(chart);
 }
 
@@ -113,10 +115,11 @@ std::string ExplainReport(const ExplainedGradients& what, std::span<const Explan
   std::string subject = tensors.front().name + ", " + std::to_string(tensors.front().rows) + " x " +
                         std::to_string(tensors.front().columns);
   if (tensors.size() > 1) subject = std::to_string(tensors.size()) + " tensors";
+  const std::string file = what.source.substr(what.source.rfind('/') + 1);
   std::string html = HtmlPageStart("Tally explain");
   html += "<h1>What codecs do to a gradient</h1>\n<p class=\"soft\">Tally " + EscapeHtml(what.version) + " · " +
           EscapeHtml(subject) + " · " + std::to_string(what.steps) + " steps of one worker · " +
-          Percent(NonZeroShare(what.gradients), 0) + " of the elements are not zero · " + EscapeHtml(what.source) +
+          Percent(NonZeroShare(what.gradients), 0) + " of the elements are not zero · " + EscapeHtml(file) +
           "</p>\n<p class=\"verdict\">What a codec does not send stays in the residual and is added to the next "
           "gradient. The pictures show the first step, where the residual is still empty: gradient = decoded + "
           "residual.</p>\n";

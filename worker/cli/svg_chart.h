@@ -1,5 +1,5 @@
-// Charts as inline SVG for HTML pages: horizontal bars, lines, histograms, heat maps. Colours are CSS classes of the page
-// (c0, c1, … fill or stroke with a series colour), so that it decides what they look like in light and dark.
+// Charts as inline SVG for HTML pages: horizontal bars, lines, histograms, heat maps. Colours are CSS classes of the
+// page (c0, c1, … fill or stroke with a series colour), so that it decides what they look like in light and dark.
 #pragma once
 
 #include <cstddef>

@@ -236,7 +236,8 @@ TEST(ExplainReport, GradientsOfZerosAndOddShapes) {
   RecordedGradients gradients;
   gradients.tensors = {{"empty <rows>", 3, 1}, {"wide", 1, 300}};
   gradients.steps = {std::vector<float>(303)};
-  const std::vector<Explanation> codecs = {Explain(gradients, 1, "int8").value(), Explain(gradients, 1, "topk").value()};
+  const std::vector<Explanation> codecs = {Explain(gradients, 1, "int8").value(),
+                                           Explain(gradients, 1, "topk").value()};
   const std::string html = ExplainReport({gradients, 1, "<file>", "1"}, codecs);
   EXPECT_THAT(html, HasSubstr("&lt;file&gt;"));
   EXPECT_THAT(html, Not(HasSubstr("nan")));
