@@ -59,6 +59,8 @@ struct OneBitBlock : OneBit {
         keep(first + i, v, scale == 0.0f ? value : hn::CopySignToAbs(value, v));
       }
       signs &= used;
+      // What fills the last block up may be -0, where the weight is negative.
+      if (n < first + kWord) signs &= n <= first ? 0u : ~0u >> (first + kWord - n);
       std::memcpy(out + kScaleBytes + first / 8, &signs, sizeof signs);
     }
   }

@@ -157,7 +157,7 @@ void FuzzEncode(const Variants& variants, std::span<const std::byte> input) {
   if (!finite) return;
   bool valid = false;
   const std::vector<float> decoded = CheckPayload(codec, out.span(), n, &valid);
-  TALLY_CHECK(valid, "refuses what it encoded");
+  TALLY_CHECK(valid, codec.Validate(out.span(), n).ToString());
   if (feedback) {
     for (std::size_t i = 0; i < n; ++i) CheckResidual(variant, p[i], decoded[i], rest.data()[i]);
   }
