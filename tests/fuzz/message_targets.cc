@@ -1,4 +1,4 @@
-// Bytes that a peer sends before anybody trusts them: frames and control messages.
+// Bytes that a peer or a user sends before anybody trusts them: frames, control messages, configuration text.
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -7,6 +7,7 @@
 #include <string>
 
 #include "common/check.h"
+#include "common/config/config.h"
 #include "common/control.h"
 #include "common/frame.h"
 #include "common/transport/handshake.h"
@@ -19,6 +20,18 @@ std::string ReadFile(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   TALLY_CHECK(file.good(), path.string());
   return {std::istreambuf_iterator<char>(file), {}};
+}
+
+FuzzBytes BytesOf(std::string_view text) {
+  FuzzBytes bytes;
+  for (const char c : text) bytes.push_back(static_cast<std::byte>(c));
+  return bytes;
+}
+
+std::string TextOf(std::span<const std::byte> bytes) {
+  std::string text;
+  for (const std::byte byte : bytes) text.push_back(static_cast<char>(byte));
+  return text;
 }
 
 // The pinned messages of tests/golden whose name begins with one of these.
@@ -128,5 +141,57 @@ void FuzzControl(std::span<const std::byte> input) {
 }
 
 std::vector<FuzzBytes> ControlSeeds() { return GoldenSeeds({"control_"}); }
+
+// The text as a member's configuration, as flags (one a line), and its first line as each kind of number.
+void FuzzConfig(std::span<const std::byte> input) {
+  const std::string text = TextOf(input);
+  const Result<Config> job = ParseJobConfig(text);
+  if (job.ok()) {
+    TALLY_CHECK(DiffJobConfig(text, text).empty(), "a text differs from itself");
+  } else {
+    CheckRefusal(job.status());
+  }
+  ConfigSources sources;
+  for (std::string_view rest = text; !rest.empty();) {
+    const std::string_view line = rest.substr(0, rest.find('\n'));
+    sources.overrides.emplace_back(line);
+    rest.remove_prefix(std::min(rest.size(), line.size() + 1));
+  }
+  const Result<LoadedConfig> loaded = LoadConfig(sources);
+  if (loaded.ok()) {
+    const Result<Config> back = ParseJobConfig(loaded->job_text);
+    TALLY_CHECK(back.ok(), loaded->job_text + back.status().ToString());
+    TALLY_CHECK(DiffJobConfig(loaded->job_text, loaded->job_text).empty(), "a canonical text differs from itself");
+  } else {
+    CheckRefusal(loaded.status());
+  }
+  const std::string_view first = sources.overrides.empty() ? std::string_view() : sources.overrides.front();
+  if (const auto bytes = ParseBytes(first); !bytes.ok()) CheckRefusal(bytes.status());
+  const auto rate = ParseRate(first);
+  if (rate.ok()) {
+    TALLY_CHECK(std::isfinite(*rate) && *rate >= 0, "a rate out of range");
+  } else {
+    CheckRefusal(rate.status());
+  }
+  const auto duration = ParseDuration(first);
+  if (duration.ok()) {
+    TALLY_CHECK(duration->count() >= 0, "a duration out of range");
+  } else {
+    CheckRefusal(duration.status());
+  }
+}
+
+std::vector<FuzzBytes> ConfigSeeds() {
+  std::vector<FuzzBytes> seeds;
+  for (const char* file : {"job.toml", "server.toml"}) {
+    seeds.push_back(BytesOf(ReadFile(std::string(TALLY_SOURCE_DIR "/deploy/") + file)));
+  }
+  seeds.push_back(BytesOf("[compression]\ncodec = \"topk\"\nratio = 0.5\nexclude = [\"*.bias\", \"a?c\"]\n"));
+  seeds.push_back(BytesOf("job.workers=4\naggregation.mode=ring\ncompression.exclude=a,b\nlink.rate=1gbit\n"));
+  for (const char* number : {"25MiB", "1.5GB", "2.5gbit", "200ms", "1e300", "18446744073709551616", "-1s", ""}) {
+    seeds.push_back(BytesOf(number));
+  }
+  return seeds;
+}
 
 }  // namespace tally

@@ -30,8 +30,10 @@ void AddCodecTargets(std::vector<FuzzTarget>* targets);
 // message_targets.cc: what a peer or a user sends.
 void FuzzFrame(std::span<const std::byte> input);
 void FuzzControl(std::span<const std::byte> input);
+void FuzzConfig(std::span<const std::byte> input);
 std::vector<FuzzBytes> FrameSeeds();
 std::vector<FuzzBytes> ControlSeeds();
+std::vector<FuzzBytes> ConfigSeeds();
 // owner_target.cc
 void FuzzOwner(std::span<const std::byte> input);
 std::vector<FuzzBytes> OwnerSeeds();

@@ -7,6 +7,7 @@ std::vector<FuzzTarget> FuzzTargets() {
   AddCodecTargets(&targets);
   targets.push_back({"frame", FuzzFrame, FrameSeeds});
   targets.push_back({"control", FuzzControl, ControlSeeds});
+  targets.push_back({"config", FuzzConfig, ConfigSeeds});
   targets.push_back({"owner", FuzzOwner, OwnerSeeds});
   return targets;
 }
