@@ -196,6 +196,7 @@ void Write(const DeclareMessage& from, schema::Declare::Builder to) {
     for (const std::string& name : from.buckets[i]) joined.append(joined.empty() ? "" : "\n").append(name);
     buckets.set(i, joined);
   }
+  to.setFirstStep(from.first_step.value);
 }
 
 DeclareMessage Read(schema::Declare::Reader from, Checker& check) {
@@ -213,6 +214,7 @@ DeclareMessage Read(schema::Declare::Reader from, Checker& check) {
       rest.remove_prefix(std::min(rest.size(), name.size() + 1));
     }
   }
+  to.first_step = StepId{from.getFirstStep()};
   return to;
 }
 
@@ -239,6 +241,7 @@ void Write(const LayoutMessage& from, schema::GroupLayout::Builder to) {
     owner_list[i].setIndex(from.owner_list[i].index);
   }
   to.setCodecs(kj::arrayPtr(from.codecs.data(), from.codecs.size()));
+  to.setFirstStep(from.first_step.value);
 }
 
 LayoutMessage Read(schema::GroupLayout::Reader from, Checker& check) {
@@ -268,6 +271,7 @@ LayoutMessage Read(schema::GroupLayout::Reader from, Checker& check) {
   }
   const auto codecs = from.getCodecs();
   to.codecs.assign(codecs.begin(), codecs.end());
+  to.first_step = StepId{from.getFirstStep()};
   return to;
 }
 
@@ -279,12 +283,14 @@ void Write(const PreparedMessage& from, schema::Prepared::Builder to) {
   to.setSkipVote(from.skip_vote);
   to.setNote(from.note);
   to.setLossScale(from.loss_scale);
+  to.setSharedState(from.shared_state);
 }
 
 PreparedMessage Read(schema::Prepared::Reader from, Checker& check) {
   check.Check(std::isfinite(from.getLossScale()) && from.getLossScale() > 0, "prepared loss scale");
   return {GroupId{from.getGroup()}, StepId{from.getStep()}, EpochId{from.getEpoch()}, from.getNonFinite(),
-          from.getSkipVote(),       check.Words(from.getNote(), "prepared note"), from.getLossScale()};
+          from.getSkipVote(),       check.Words(from.getNote(), "prepared note"), from.getLossScale(),
+          from.getSharedState()};
 }
 
 void Write(const VerdictMessage& from, schema::Verdict::Builder to) {

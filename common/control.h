@@ -96,6 +96,7 @@ struct DeclareMessage {
   std::string group;
   std::vector<TensorSpec> tensors;
   std::vector<std::vector<std::string>> buckets;  // the caller's own buckets by tensor name; empty = by bucket.cap
+  StepId first_step{};
   bool operator==(const DeclareMessage&) const = default;
 };
 
@@ -111,6 +112,7 @@ struct LayoutMessage {
   std::vector<std::uint16_t> owners;    // per slab: index into owner_list (both exchanges). If a codec
                                         // begins later than step 0: first those of the declared tensors
   std::vector<std::uint8_t> codecs;     // per tensor: codec id
+  StepId first_step{};                  // the group's first one
   bool operator==(const LayoutMessage&) const = default;
 };
 
@@ -122,6 +124,7 @@ struct PreparedMessage {
   bool skip_vote = false;
   std::string note;  // where the non-finite value was seen: "tensor fc1.weight"
   float loss_scale = 1;
+  std::uint64_t shared_state = 0;  // digest of what codecs carry that must be equal on all ranks
   bool operator==(const PreparedMessage&) const = default;
 };
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -37,6 +38,8 @@ class LinearTensor {
   // The tensor's mean from the mean of the last vectors.
   virtual void Decode(const float* mean, float* out) = 0;
 
+  // What is carried from step to step, the same on all workers; between steps, also to be written.
+  virtual std::span<float> carried() { return {}; }
   // The step's verdict on what is carried on: taken over, or forgotten.
   virtual void Commit() {}
   virtual void Drop() {}

@@ -50,6 +50,7 @@ class PowerSgdTensor final : public LinearTensor {
     }
   }
 
+  std::span<float> carried() override { return q_; }
   void Commit() override { q_.swap(q_next_); }
 
  private:

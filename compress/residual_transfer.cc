@@ -31,17 +31,18 @@ std::string Show(const ResidualOrigin& origin) {
 }
 
 // The layout's number of each saved tensor. Errors as HandOverResiduals.
-Result<std::vector<std::uint32_t>> Match(const SavedResiduals& saved, const Layout& layout,
+Result<std::vector<std::uint32_t>> Match(std::span<const SavedTensor> saved, const Layout& layout,
                                          const ErrorFeedback& feedback) {
   std::map<std::string_view, std::uint32_t> by_name;
   for (std::uint32_t t = 0; t < layout.tensors.size(); ++t) by_name[layout.tensors[t].name] = t;
   std::vector<std::uint32_t> numbers;
-  for (const SavedResiduals::Tensor& tensor : saved.tensors) {
+  std::vector<bool> seen(layout.tensors.size());
+  for (const SavedTensor& tensor : saved) {
     const auto found = by_name.find(tensor.name);
     if (found == by_name.end() || !feedback.Has(found->second)) {
       return Mismatch("saved residual of " + tensor.name + ": there is none of that name here");
     }
-    if (std::ranges::find(numbers, found->second) != numbers.end()) {
+    if (seen[found->second]) {
       return Corrupt("saved residual of " + tensor.name + " stands twice");
     }
     const std::uint64_t elements = layout.tensors[found->second].elements.value;
@@ -52,6 +53,7 @@ Result<std::vector<std::uint32_t>> Match(const SavedResiduals& saved, const Layo
     if (!AllFinite(tensor.values.data(), tensor.values.size())) {
       return Corrupt("saved residual of " + tensor.name + ": a value is not finite");
     }
+    seen[found->second] = true;
     numbers.push_back(found->second);
   }
   return numbers;
@@ -84,32 +86,46 @@ SavedResiduals SaveResiduals(const ErrorFeedback& feedback, const Layout& layout
   SavedResiduals saved{.origin = origin, .layout_digest = ResidualDigest(layout), .tensors = {}};
   for (std::uint32_t t = 0; t < layout.tensors.size(); ++t) {
     const std::span<const float> residual = feedback.Residual(t);
-    if (feedback.Has(t)) saved.tensors.push_back({layout.tensors[t].name, {residual.begin(), residual.end()}});
+    if (feedback.Has(t)) saved.tensors.push_back({.name = layout.tensors[t].name,
+                                                     .values = {residual.begin(), residual.end()}});
   }
   return saved;
 }
 
-Status RestoreResiduals(const SavedResiduals& saved, const Layout& layout, const ResidualOrigin& origin,
-                        ErrorFeedback* feedback) {
-  if (saved.origin != origin) {
+Status CheckOrigin(const SavedResiduals& saved, const Layout& layout, const ResidualOrigin& origin) {
+  if (saved.origin.rank != origin.rank || saved.origin.world != origin.world) {
     return Mismatch("saved residuals: expected those of " + Show(origin) + ", got those of " + Show(saved.origin));
   }
   if (const std::uint64_t digest = ResidualDigest(layout); saved.layout_digest != digest) {
     return Mismatch("saved residuals: expected layout " + std::to_string(digest) + ", got " +
                     std::to_string(saved.layout_digest));
   }
-  TALLY_ASSIGN_OR_RETURN(const std::vector<std::uint32_t> numbers, Match(saved, layout, *feedback));
+  return Status::Ok();
+}
+
+Result<std::vector<std::uint32_t>> MatchAll(std::span<const SavedTensor> saved, const Layout& layout,
+                                            const ErrorFeedback& feedback) {
+  TALLY_ASSIGN_OR_RETURN(std::vector<std::uint32_t> numbers, Match(saved, layout, feedback));
+  std::vector<bool> found(layout.tensors.size());
+  for (const std::uint32_t t : numbers) found[t] = true;
   for (std::uint32_t t = 0; t < layout.tensors.size(); ++t) {
-    if (feedback->Has(t) && std::ranges::find(numbers, t) == numbers.end()) {
+    if (feedback.Has(t) && !found[t]) {
       return Mismatch("saved residuals: that of " + layout.tensors[t].name + " is missing");
     }
   }
+  return numbers;
+}
+
+Status RestoreResiduals(const SavedResiduals& saved, const Layout& layout, const ResidualOrigin& origin,
+                        ErrorFeedback* feedback) {
+  TALLY_RETURN_IF_ERROR(CheckOrigin(saved, layout, origin));
+  TALLY_ASSIGN_OR_RETURN(const std::vector<std::uint32_t> numbers, MatchAll(saved.tensors, layout, *feedback));
   for (std::size_t i = 0; i < numbers.size(); ++i) feedback->Restore(numbers[i], saved.tensors[i].values);
   return Status::Ok();
 }
 
 Status HandOverResiduals(const SavedResiduals& saved, const Layout& layout, ErrorFeedback* feedback) {
-  TALLY_ASSIGN_OR_RETURN(const std::vector<std::uint32_t> numbers, Match(saved, layout, *feedback));
+  TALLY_ASSIGN_OR_RETURN(const std::vector<std::uint32_t> numbers, Match(saved.tensors, layout, *feedback));
   for (std::size_t i = 0; i < numbers.size(); ++i) feedback->Add(numbers[i], 0, saved.tensors[i].values);
   return Status::Ok();
 }

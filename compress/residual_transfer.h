@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,19 +14,23 @@
 
 namespace tally {
 
-// Whose residuals: they fit nobody else's.
+// Whose residuals: they fit no other rank and no other world. Epochs tell runs apart; a job that resumes has its own.
 struct ResidualOrigin {
   EpochId epoch;
   std::uint32_t world = 0;
   Rank rank;
-  bool operator==(const ResidualOrigin&) const = default;
+};
+
+// What was kept of a tensor, or of a part of it.
+struct SavedTensor {
+  std::string name;
+  std::vector<float> values;
+  std::uint64_t offset = 0;  // of the first value within the tensor
+  std::uint8_t codec = 0;    // that kept it
 };
 
 struct SavedResiduals {
-  struct Tensor {
-    std::string name;
-    std::vector<float> values;
-  };
+  using Tensor = SavedTensor;
   ResidualOrigin origin;
   std::uint64_t layout_digest = 0;
   std::vector<Tensor> tensors;  // those with a residual
@@ -39,8 +44,14 @@ std::uint64_t ResidualDigest(const Layout& layout);
 // The committed residuals.
 SavedResiduals SaveResiduals(const ErrorFeedback& feedback, const Layout& layout, const ResidualOrigin& origin);
 
-// Makes them this site's, between steps. Errors, with nothing changed: kMismatch for another origin, layout or set of
-// tensors (both values named); kCorrupt for values that are not finite or too few.
+// What RestoreResiduals does to a site, in two steps. Errors of both: kMismatch for another rank, world or layout, for
+// another set of tensors (both values named); kCorrupt for values that are not finite or too few.
+Status CheckOrigin(const SavedResiduals& saved, const Layout& layout, const ResidualOrigin& origin);
+// The layout's number of each saved tensor. Every tensor with a residual here must be among them.
+Result<std::vector<std::uint32_t>> MatchAll(std::span<const SavedTensor> saved, const Layout& layout,
+                                            const ErrorFeedback& feedback);
+
+// Makes them this site's, between steps. Errors as above, with nothing changed.
 Status RestoreResiduals(const SavedResiduals& saved, const Layout& layout, const ResidualOrigin& origin,
                         ErrorFeedback* feedback);
 

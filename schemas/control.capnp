@@ -76,6 +76,7 @@ struct Declare {
   group @0 :Text;
   tensors @1 :List(TensorSpec);
   buckets @2 :List(Text);        # the caller's own buckets, each a list of tensor names joined by newlines; empty = by cap
+  firstStep @3 :UInt64;          # the number of the group's first step
 }
 
 struct GroupLayout {
@@ -90,6 +91,7 @@ struct GroupLayout {
                                  # step 0, first those of the tensors as declared, then those of what it makes of them
   ownerList @8 :List(OwnerRef);
   codecs @9 :Data;               # one byte per tensor: codec id
+  firstStep @10 :UInt64;
 }
 
 struct Bucket {
@@ -109,6 +111,7 @@ struct Prepared {
   skipVote @4 :Bool;
   note @5 :Text;                 # where the non-finite value was seen
   lossScale @6 :Float32 = 1;     # what gradients arrived multiplied by; equal on all ranks
+  sharedState @7 :UInt64;        # digest of what codecs carry from step to step that is equal on all ranks
 }
 
 struct Verdict {

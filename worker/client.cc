@@ -16,7 +16,11 @@ Status Ticket::Wait() {
 bool Ticket::done() const { return state_ != nullptr && state_->completion.done(); }
 
 Group::Group(Engine* engine, GroupRuntime* runtime, std::vector<std::vector<std::uint32_t>> buckets)
-    : engine_(engine), runtime_(runtime), buckets_(std::move(buckets)), submitted_(buckets_.size(), false) {
+    : engine_(engine),
+      runtime_(runtime),
+      buckets_(std::move(buckets)),
+      submitted_(buckets_.size(), false),
+      step_(runtime->step()) {
   for (std::uint32_t b = 0; b < buckets_.size(); ++b) {
     for (const std::uint32_t tensor : buckets_[b]) {
       if (bucket_of_.size() <= tensor) bucket_of_.resize(tensor + 1);
@@ -101,6 +105,18 @@ StepId Group::step() const { return step_; }
 
 std::span<const float> Group::Residual(std::uint32_t tensor) const {
   return runtime_->feedback().Residual(runtime_->to_layout(tensor));
+}
+
+tally::Result<std::vector<std::byte>> Group::ExportState() const {
+  if (step_open_) return InvalidArgument("a group's state is exported between steps");
+  TALLY_ASSIGN_OR_RETURN(const SavedState state, engine_->Save(runtime_));
+  return EncodeState(state);
+}
+
+Status Group::ImportState(std::span<const std::byte> state) {
+  if (step_open_) return InvalidArgument("a group's state is imported between steps");
+  TALLY_ASSIGN_OR_RETURN(SavedState saved, DecodeState(state));
+  return engine_->Restore(runtime_, std::move(saved)).WithContext("group " + runtime_->tables().message.name);
 }
 
 Client::Client() = default;

@@ -3,6 +3,7 @@
 // Threads: one caller thread per Client for everything but Ticket::Wait; an engine thread inside does the rest.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -60,6 +61,8 @@ struct GroupOptions {
   std::string name = "default";
   // The caller's own buckets as tensor names, equal on all ranks; empty = by bucket.cap, reverse declaration order.
   std::vector<std::vector<std::string>> buckets;
+  // The number of the first step, equal on all ranks: where a job goes on that was saved between steps (ExportState).
+  StepId first_step{};
 };
 
 // A set of tensors that steps together. Lives as long as its Client.
@@ -99,8 +102,20 @@ class Group {
   tally::Result<StepResult> EndStep(Vote vote = Vote::kCommit);
 
   StepId step() const;  // the number of the step that is open
-  // This rank's committed residual of a tensor (empty if it has none), for tests and export. Between steps only.
+  // This rank's committed residual of a tensor (empty if it has none), for tests. Between steps only.
   std::span<const float> Residual(std::uint32_t tensor) const;
+
+  // What this rank's codecs carry from step to step, for a checkpoint: residuals, dgc's velocities, PowerSGD's Q, and the
+  // residuals of the slabs that this rank owns (modes direct and hybrid). What servers keep as owners is not in it
+  // and is lost with their job. Between steps only; takes the memory of two copies. Errors: kInvalidArgument within a
+  // step.
+  tally::Result<std::vector<std::byte>> ExportState() const;
+  // Puts back what the same rank exported, in a job with as many workers, the same tensors (in any order and buckets)
+  // and the same codecs, whose next step is the one that came next then. All ranks read back the same checkpoint or
+  // none does, else the next step ends with kMismatch. A slab that this rank owned and another member owns now leaves
+  // its owner's residual with this rank's own. Errors, with nothing changed: kMismatch (both values), kCorrupt,
+  // kUnsupported (another version), kInvalidArgument within a step.
+  Status ImportState(std::span<const std::byte> state);
 
  private:
   friend class Client;

@@ -39,6 +39,9 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   Result<Ticket> Submit(GroupRuntime* group, std::uint32_t bucket, StepWeight weight);
   Status WaitTicket(TicketState* ticket);
   Result<StepResult> EndStep(GroupRuntime* group, Vote vote, StepWeight weight, float loss_scale);
+  // Between the group's steps.
+  Result<SavedState> Save(GroupRuntime* group);
+  Status Restore(GroupRuntime* group, SavedState state);
   Status AllReduce(std::span<float> data, ReduceOp op);
   Status Leave();
   ClientStats Stats();
@@ -93,6 +96,8 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   void NoteCall(Position rank, const CollectiveShape& shape);
   std::string Ask(std::function<std::string()> question);
   void Post(std::function<void()> task);
+  // Runs `task` on the loop and waits for what it returns.
+  Status OnLoop(std::function<Status()> task, const char* what);
   std::string RankName() const;
 
   LoadedConfig loaded_;

@@ -25,6 +25,12 @@ std::string Engine::Ask(std::function<std::string()> question) {
   return future.get();
 }
 
+Status Engine::OnLoop(std::function<Status()> task, const char* what) {
+  const auto done = std::make_shared<Completion>();
+  Post([done, task = std::move(task)] { done->Complete(task()); });
+  return Wait(*done, [what] { return std::string(what); }, nullptr);
+}
+
 Status Engine::Wait(Completion& completion, const std::function<std::string()>& what, GroupRuntime* group) {
   const Nanos timeout = loaded_.config.step.timeout;
   const auto describe = [&what, group, this] {
@@ -52,6 +58,7 @@ Result<GroupRuntime*> Engine::Declare(std::span<const TensorSpec> tensors, const
   message.group = options.name;
   message.tensors = declaration->own;
   message.buckets = options.buckets;
+  message.first_step = options.first_step;
   if (const std::size_t bytes = EncodeControl(message).size(); bytes > kMaxControlBytes) {
     return InvalidArgument("group " + options.name + ": its declaration takes " + std::to_string(bytes) +
                            " bytes, at most " + std::to_string(kMaxControlBytes) +
@@ -115,6 +122,30 @@ Result<StepResult> Engine::EndStep(GroupRuntime* group, Vote vote, StepWeight we
   });
   TALLY_RETURN_IF_ERROR(Wait(ending.completion, [] { return std::string("the end of the step"); }, group));
   return std::move(ending.result);
+}
+
+Result<SavedState> Engine::Save(GroupRuntime* group) {
+  const auto saved = std::make_shared<SavedState>();
+  TALLY_RETURN_IF_ERROR(OnLoop(
+      [this, group, saved] {
+        const GroupTables& tables = group->tables();
+        const OwnerHost& host = *owner_host_;
+        *saved = group->Save({tables.message.epoch, workers_, rank()}, host.owner(tables.message.group));
+        return Status::Ok();
+      },
+      "the state of a group"));
+  return std::move(*saved);
+}
+
+Status Engine::Restore(GroupRuntime* group, SavedState state) {
+  if (failed_) return failure();
+  const auto saved = std::make_shared<const SavedState>(std::move(state));
+  return OnLoop(
+      [this, group, saved] {
+        const GroupTables& tables = group->tables();
+        return group->Restore(*saved, {tables.message.epoch, workers_, rank()}, owner_host_->owner(tables.message.group));
+      },
+      "reading back the state of a group");
 }
 
 Status Engine::AllReduce(std::span<float> data, ReduceOp op) {

@@ -37,6 +37,7 @@ GroupRuntime::GroupRuntime(const Options& options, std::shared_ptr<const GroupTa
       velocity_(tables_->dense, MomentumTensors(*tables_)),
       factors_(tables_->layout.tensors.size(), 1.0F),
       zeros_(kMaxSlabElements, 0.0F),
+      step_(tables_->message.first_step),
       buckets_(tables_->layout.buckets.size()) {
   MakeWire(tables_, &main_);
   if (tables_->warmup != nullptr) MakeWire(tables_->warmup, &warmup_);
@@ -331,6 +332,7 @@ void GroupRuntime::FinishIfComplete() {
   message.skip_vote = ending.vote == Vote::kSkip;
   message.note = note_;
   message.loss_scale = ending.loss_scale;
+  message.shared_state = SharedState();
   environment_->Prepared(message);
 }
 

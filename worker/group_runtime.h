@@ -5,20 +5,26 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/arena.h"
 #include "common/recycled_list.h"
 #include "compress/error_feedback.h"
+#include "compress/linear.h"
+#include "compress/saved_state.h"
 #include "server/core/group_tables.h"
 #include "worker/exchange.h"
 #include "worker/frame_plan.h"
 #include "worker/ticket.h"
 
 namespace tally {
+
+class Owner;
 
 // The engine, as its groups see it.
 class GroupEnvironment {
@@ -50,6 +56,10 @@ class GroupRuntime final : public ExchangeEnvironment {
   const GroupTables& tables() const { return *tables_; }
   const ErrorFeedback& feedback() const { return feedback_; }
   const ErrorFeedback& velocity() const { return velocity_; }
+  // group_state.cc: what codecs carry from step to step, between steps. `owner`: this process's of the group, or null.
+  SavedState Save(const ResidualOrigin& origin, const Owner* owner) const;
+  // Errors, with nothing changed: kMismatch (both values), kCorrupt, kInvalidArgument (a step is open).
+  Status Restore(const SavedState& saved, const ResidualOrigin& origin, Owner* owner);
   std::uint32_t to_layout(std::uint32_t own_tensor) const { return to_layout_[own_tensor]; }
   std::uint32_t to_own(std::uint32_t layout_tensor) const { return to_own_[layout_tensor]; }
 
@@ -132,6 +142,12 @@ class GroupRuntime final : public ExchangeEnvironment {
   void CloseStep(bool committed);
   void NoteNonFinite(std::uint32_t slab);
   void Check(const Status& status);
+  // Of Save and Restore.
+  Status CheckCodecs(std::span<const SavedTensor> saved, const std::map<std::string_view, std::uint32_t>& numbers) const;
+  Result<std::vector<std::span<float>>> MatchCarried(std::span<const SavedTensor> saved) const;
+  Result<std::vector<std::uint32_t>> MatchOwned(std::span<const SavedTensor> saved,
+                                                const std::map<std::string_view, std::uint32_t>& numbers) const;
+  std::uint64_t SharedState() const;
 
   Options options_;
   std::shared_ptr<const GroupTables> tables_;
@@ -149,6 +165,8 @@ class GroupRuntime final : public ExchangeEnvironment {
   std::vector<std::uint64_t> arena_offset_;  // per tensor of the layout, bytes
   std::vector<std::uint32_t> to_layout_, to_own_;
   std::vector<float> zeros_;
+
+  std::uint64_t shared_state_ = 0;  // digest of where it was read back from; 0: from nowhere
 
   std::uint64_t progress_ = 0;
   bool broken_ = false;           // the job failed here: nothing more is started or read

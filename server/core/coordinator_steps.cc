@@ -58,6 +58,7 @@ void Coordinator::Impl::PublishGroup(TimePoint now) {
   group.id = layout.group = GroupId{static_cast<std::uint32_t>(job->groups.size() + 1)};
   group.epoch = layout.epoch = EpochId{++epoch};
   group.name = layout.name;
+  group.step = layout.first_step;
   group.prepared.resize(job->world());
   job->groups.push_back(std::move(group));
   for (Seat& seat : job->seats) {
@@ -92,6 +93,12 @@ void Coordinator::Impl::OnPrepared(Peer& worker, const PreparedMessage& prepared
     return misfit("loss scale " + Number(prepared.loss_scale) + " in step " + std::to_string(prepared.step.value) +
                   ", rank " + std::to_string(first - group.prepared.begin()) + " has " + Number((*first)->loss_scale) +
                   ": all ranks use the same one in a step");
+  }
+  if (first != group.prepared.end() && (*first)->shared_state != prepared.shared_state) {
+    return misfit("codecs' shared state " + std::to_string(prepared.shared_state) + " in step " +
+                  std::to_string(prepared.step.value) + ", rank " + std::to_string(first - group.prepared.begin()) +
+                  " has " + std::to_string((*first)->shared_state) +
+                  ": saved state is read back on all ranks, of one checkpoint, or on none");
   }
   group.prepared[rank] = prepared;
   worker.wait = Wait{group.id, false, now + options.speak_up};

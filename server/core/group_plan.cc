@@ -18,6 +18,7 @@ constexpr std::size_t kMaxMisfits = 10;
 constexpr std::size_t kMaxNameBytes = 128;
 // 2 bytes of owner table per slab must leave room in one control message; 17e9 elements at full slabs.
 constexpr std::uint64_t kMaxGroupSlabs = 262144;
+constexpr std::uint64_t kMaxFirstStep = std::uint64_t{1} << 48;
 
 using Places = std::map<std::string_view, std::uint32_t>;
 
@@ -153,9 +154,17 @@ Result<LayoutMessage> PlanGroup(std::span<const DeclareMessage> declarations, co
     TALLY_ASSIGN_OR_RETURN(const Places other_places, IndexNames(other, rank));
     CompareTensors(first, places, other, other_places, rank, &misfits);
     CompareBuckets(first, other, rank, &misfits);
+    if (other.first_step != first.first_step) {
+      misfits.Add("rank 0 begins with step " + std::to_string(first.first_step.value) + ", rank " +
+                  std::to_string(rank) + " with step " + std::to_string(other.first_step.value));
+    }
   }
   if (!misfits.none()) return Mismatch("group " + first.group + " is declared differently:" + misfits.text());
 
+  if (first.first_step.value > kMaxFirstStep) {
+    return InvalidArgument("group " + first.group + " begins with step " + std::to_string(first.first_step.value) +
+                           "; at most " + std::to_string(kMaxFirstStep));
+  }
   std::uint64_t slabs = 0;
   for (const TensorSpec& tensor : first.tensors) {
     slabs += CutTensor(tensor.elements.value, workers).count;
@@ -167,6 +176,7 @@ Result<LayoutMessage> PlanGroup(std::span<const DeclareMessage> declarations, co
   LayoutMessage message;
   message.name = first.group;
   message.tensors = first.tensors;
+  message.first_step = first.first_step;
   TALLY_ASSIGN_OR_RETURN(message.buckets, Buckets(first, places, job.bucket.cap_bytes));
   message.codecs.assign(message.tensors.size(), kCodecNone);
   if (!first.group.starts_with(kCollectivePrefix)) {

@@ -462,4 +462,10 @@ std::span<const float> Owner::Residual(SlabId slab) const {
   return impl_->residual_.Residual(local);
 }
 
+void Owner::RestoreResidual(SlabId slab, std::span<const float> values) {
+  const std::uint32_t local = impl_->owned_.Local(slab.value);
+  TALLY_CHECK(local != OwnedSlabs::kNotHere, "only of slabs owned here");
+  impl_->residual_.Restore(local, values);
+}
+
 }  // namespace tally

@@ -76,6 +76,8 @@ class Owner {
   // Sum over owned tensors' reply residual: L1 norm; and the committed residual of one slab (empty if none).
   double ResidualL1() const;
   std::span<const float> Residual(SlabId slab) const;
+  // Makes `values` the committed residual of a slab that has one; no slab of the open step may be done.
+  void RestoreResidual(SlabId slab, std::span<const float> values);
 
  private:
   struct Impl;

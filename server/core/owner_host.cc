@@ -60,8 +60,8 @@ Status OwnerHost::AddGroup(std::shared_ptr<const GroupTables> tables, const Conf
     placed.owner =
         std::make_unique<Owner>(owner, placed.tables->layout, placed.slabs, placed.tables->tensor_codec, pool_);
   };
-  place(std::move(hosted), StepId(tables->start_step), &groups_);
-  place(std::move(warmup), StepId(0), &warmups_);
+  place(std::move(hosted), std::max(message.first_step, StepId(tables->start_step)), &groups_);
+  if (message.first_step.value < tables->start_step) place(std::move(warmup), message.first_step, &warmups_);
   return Status::Ok();
 }
 
@@ -154,5 +154,7 @@ const Owner* OwnerHost::owner(GroupId group) const {
   const auto found = groups_.find(group.value);
   return found == groups_.end() ? nullptr : found->second.owner.get();
 }
+
+Owner* OwnerHost::owner(GroupId group) { return const_cast<Owner*>(std::as_const(*this).owner(group)); }
 
 }  // namespace tally

@@ -51,6 +51,7 @@ class OwnerHost {
   Owner::Stats stats() const;
   double ResidualL1() const;
   const Owner* owner(GroupId group) const;
+  Owner* owner(GroupId group);
 
  private:
   struct Hosted {

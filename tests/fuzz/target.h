@@ -37,6 +37,9 @@ std::vector<FuzzBytes> ConfigSeeds();
 // owner_target.cc
 void FuzzOwner(std::span<const std::byte> input);
 std::vector<FuzzBytes> OwnerSeeds();
+// state_target.cc
+void FuzzState(std::span<const std::byte> input);
+std::vector<FuzzBytes> StateSeeds();
 
 // Reads numbers off the front of an input; zeros once it is used up.
 class FuzzInput {

@@ -104,7 +104,7 @@ TEST(GoldenControl, EveryMessage) {
                                    {{Role::kServer, 0, Position{0}, 1, "hostA", "a", 10, {"tcp://127.0.0.1:1"}},
                                     {Role::kWorker, 3, Position{2}, 8, "hostB", "b", 11, {}}},
                                    "[job]\n"});
-  ExpectPinnedControl("control_declare", DeclareMessage{"model", tensors, {{"fc1.bias", "fc1.weight"}}});
+  ExpectPinnedControl("control_declare", DeclareMessage{"model", tensors, {{"fc1.bias", "fc1.weight"}}, StepId{70}});
   LayoutMessage layout;
   layout.group = GroupId{1};
   layout.name = "model";
@@ -116,9 +116,11 @@ TEST(GoldenControl, EveryMessage) {
   layout.owner_list = {{Role::kServer, 0}, {Role::kWorker, 2}};
   layout.owners = {0, 1, 1};
   layout.codecs = {3, 0};
+  layout.first_step = StepId{70};
   ExpectPinnedControl("control_layout", layout);
   ExpectPinnedControl("control_prepared",
-                      PreparedMessage{GroupId{1}, StepId{9}, EpochId{5}, true, false, "tensor fc1.weight", 1024});
+                      PreparedMessage{GroupId{1}, StepId{9}, EpochId{5}, true, false, "tensor fc1.weight", 1024,
+                                      0x123456789ABCDEF0});
   ExpectPinnedControl("control_verdict", VerdictMessage{GroupId{1}, StepId{9}, EpochId{5}, false, "non-finite"});
   ExpectPinnedControl("control_heartbeat", HeartbeatMessage{42});
   ExpectPinnedControl("control_failure", failure);

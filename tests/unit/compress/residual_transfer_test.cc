@@ -64,7 +64,6 @@ TEST(ResidualTransfer, RefusesWhatDoesNotFit) {
     EXPECT_EQ(site.feedback.L1(), before);
     return status;
   };
-  EXPECT_EQ(refused(good, {EpochId(4), 4, Rank(2)}).kind(), StatusKind::kMismatch);
   EXPECT_EQ(refused(good, {EpochId(3), 5, Rank(2)}).kind(), StatusKind::kMismatch);
   const Status other_rank = refused(good, {EpochId(3), 4, Rank(1)});
   EXPECT_NE(other_rank.text().find("rank 1 of 4 in epoch 3"), std::string::npos) << other_rank.text();
@@ -88,6 +87,7 @@ TEST(ResidualTransfer, RefusesWhatDoesNotFit) {
   bad.tensors[0].values[77] = std::numeric_limits<float>::quiet_NaN();
   EXPECT_EQ(refused(bad).kind(), StatusKind::kCorrupt);
   EXPECT_TRUE(refused(good).ok());
+  EXPECT_TRUE(refused(good, {EpochId(4), 4, Rank(2)}).ok()) << "a job that resumes has an epoch of its own";
 }
 
 TEST(ResidualTransfer, DigestSeesTensorsNotTheirOrder) {

@@ -1,0 +1,152 @@
+// What a group's codecs carry from step to step, taken out for a checkpoint and put back. Loop side, between steps: an
+// owner here finishes no slab of the next step before this worker has sent its part.
+#include <algorithm>
+#include <map>
+#include <string_view>
+#include <utility>
+
+#include "common/reduce/reduce.h"
+#include "server/core/owner.h"
+#include "worker/group_runtime.h"
+
+namespace tally {
+namespace {
+
+SavedTensor Kept(const std::string& name, std::span<const float> values, std::uint8_t codec, std::uint64_t offset = 0) {
+  return {name, {values.begin(), values.end()}, offset, codec};
+}
+
+Status Misfit(const std::string& what, const std::string& expected, const std::string& got) {
+  return Mismatch("saved state: " + what + ": expected " + expected + ", got " + got);
+}
+
+}  // namespace
+
+SavedState GroupRuntime::Save(const ResidualOrigin& origin, const Owner* owner) const {
+  const Layout& dense = tables_->dense;
+  const std::vector<std::uint8_t>& codecs = tables_->message.codecs;
+  SavedState saved;
+  saved.step = step_;
+  saved.residuals = SaveResiduals(feedback_, dense, origin);
+  saved.velocities = SaveResiduals(velocity_, dense, origin).tensors;
+  std::map<std::string_view, std::uint32_t> numbers;
+  for (std::uint32_t t = 0; t < dense.tensors.size(); ++t) numbers[dense.tensors[t].name] = t;
+  for (SavedTensor& tensor : saved.residuals.tensors) tensor.codec = codecs[numbers.at(tensor.name)];
+  for (SavedTensor& tensor : saved.velocities) tensor.codec = codecs[numbers.at(tensor.name)];
+  for (const Linear& linear : linear_) {
+    const std::uint32_t t = linear.part.tensor;
+    const std::span<const float> carried = linear.tensor->carried();
+    if (!carried.empty()) saved.carried.push_back(Kept(dense.tensors[t].name, carried, codecs[t]));
+  }
+  for (std::uint32_t u = 0; owner != nullptr && u < tables_->layout.slabs.size(); ++u) {
+    const Slab& slab = tables_->layout.slabs[u];
+    const std::span<const float> residual = owner->Residual(SlabId(u));
+    if (residual.empty()) continue;
+    saved.owned.push_back(Kept(dense.tensors[slab.tensor].name, residual, codecs[slab.tensor], slab.offset));
+  }
+  return saved;
+}
+
+Status GroupRuntime::CheckCodecs(std::span<const SavedTensor> saved,
+                                 const std::map<std::string_view, std::uint32_t>& numbers) const {
+  for (const SavedTensor& tensor : saved) {
+    const auto found = numbers.find(tensor.name);
+    if (found == numbers.end()) return Mismatch("saved state of " + tensor.name + ": there is no such tensor here");
+    if (const std::uint8_t codec = tables_->message.codecs[found->second]; tensor.codec != codec) {
+      return Misfit("codec of " + tensor.name, std::to_string(codec), std::to_string(tensor.codec));
+    }
+    if (!AllFinite(tensor.values.data(), tensor.values.size())) {
+      return Corrupt("saved state of " + tensor.name + ": a value is not finite");
+    }
+  }
+  return Status::Ok();
+}
+
+Status GroupRuntime::Restore(const SavedState& saved, const ResidualOrigin& origin, Owner* owner) {
+  if (open_ || broken_) return InvalidArgument("saved state is read back between steps of a job that runs");
+  const Layout& dense = tables_->dense;
+  TALLY_RETURN_IF_ERROR(CheckOrigin(saved.residuals, dense, origin));
+  if (saved.step != step_) {
+    return Misfit("step (GroupOptions::first_step)", std::to_string(step_.value), std::to_string(saved.step.value));
+  }
+  std::map<std::string_view, std::uint32_t> numbers;
+  for (std::uint32_t t = 0; t < dense.tensors.size(); ++t) numbers[dense.tensors[t].name] = t;
+  for (const auto* section : {&saved.residuals.tensors, &saved.velocities, &saved.carried, &saved.owned}) {
+    TALLY_RETURN_IF_ERROR(CheckCodecs(*section, numbers));
+  }
+  TALLY_ASSIGN_OR_RETURN(const auto residuals, MatchAll(saved.residuals.tensors, dense, feedback_));
+  TALLY_ASSIGN_OR_RETURN(const auto velocities, MatchAll(saved.velocities, dense, velocity_));
+  TALLY_ASSIGN_OR_RETURN(const auto carried, MatchCarried(saved.carried));
+  TALLY_ASSIGN_OR_RETURN(const auto owned, MatchOwned(saved.owned, numbers));
+
+  for (std::size_t i = 0; i < residuals.size(); ++i) feedback_.Restore(residuals[i], saved.residuals.tensors[i].values);
+  for (std::size_t i = 0; i < velocities.size(); ++i) velocity_.Restore(velocities[i], saved.velocities[i].values);
+  for (std::size_t i = 0; i < carried.size(); ++i) std::ranges::copy(saved.carried[i].values, carried[i].begin());
+  for (std::uint32_t u = 0; owner != nullptr && u < tables_->layout.slabs.size(); ++u) {
+    const std::size_t elements = owner->Residual(SlabId(u)).size();
+    if (elements != 0) owner->RestoreResidual(SlabId(u), std::vector<float>(elements));
+  }
+  for (std::size_t i = 0; i < owned.size(); ++i) {
+    const SavedTensor& tensor = saved.owned[i];
+    if (owner != nullptr && !owner->Residual(SlabId(owned[i])).empty()) {
+      owner->RestoreResidual(SlabId(owned[i]), tensor.values);
+    } else {
+      feedback_.Add(numbers.at(tensor.name), tensor.offset, tensor.values);
+    }
+  }
+  shared_state_ = StateDigest(std::as_bytes(std::span(&saved.residuals.origin.epoch, 1)), 1);
+  return Status::Ok();
+}
+
+// Where the values of each saved tensor go.
+Result<std::vector<std::span<float>>> GroupRuntime::MatchCarried(std::span<const SavedTensor> saved) const {
+  std::vector<std::span<float>> places;
+  for (const Linear& linear : linear_) {
+    const std::span<float> carried = linear.tensor->carried();
+    if (carried.empty()) continue;
+    const std::string& name = tables_->dense.tensors[linear.part.tensor].name;
+    if (places.size() == saved.size()) return Mismatch("saved state: what is carried of " + name + " is missing");
+    const SavedTensor& tensor = saved[places.size()];
+    if (tensor.name != name) return Misfit("what is carried", "that of " + name, "that of " + tensor.name);
+    if (tensor.values.size() != carried.size()) {
+      return Misfit("numbers carried of " + name, std::to_string(carried.size()), std::to_string(tensor.values.size()));
+    }
+    places.push_back(carried);
+  }
+  if (places.size() == saved.size()) return places;
+  return Misfit("tensors of which something is carried", std::to_string(places.size()), std::to_string(saved.size()));
+}
+
+// The slab of each saved part. Another member may own it now: then its residual goes to this worker's own.
+Result<std::vector<std::uint32_t>> GroupRuntime::MatchOwned(
+    std::span<const SavedTensor> saved, const std::map<std::string_view, std::uint32_t>& numbers) const {
+  std::vector<std::uint32_t> slabs;
+  std::vector<bool> seen(tables_->layout.slabs.size());
+  for (const SavedTensor& tensor : saved) {
+    const std::uint32_t t = numbers.at(tensor.name);
+    std::uint32_t u = tables_->layout.first_slab[t];
+    const std::uint32_t end = tables_->layout.first_slab[t + 1];
+    while (u < end && tables_->layout.slabs[u].offset != tensor.offset) ++u;
+    const std::string where = tensor.name + " from element " + std::to_string(tensor.offset) + " on";
+    if (u == end || !feedback_.Has(t)) return Mismatch("saved state: no slab here is kept of " + where);
+    if (tensor.values.size() != tables_->layout.slabs[u].elements) {
+      return Misfit("elements of " + where, std::to_string(tables_->layout.slabs[u].elements),
+                    std::to_string(tensor.values.size()));
+    }
+    if (seen[u]) return Corrupt("saved state: " + where + " stands twice");
+    seen[u] = true;
+    slabs.push_back(u);
+  }
+  return slabs;
+}
+
+std::uint64_t GroupRuntime::SharedState() const {
+  std::uint64_t digest = shared_state_;
+  for (const Linear& linear : linear_) {
+    const std::span<const float> carried = linear.tensor->carried();
+    if (!carried.empty()) digest = StateDigest(std::as_bytes(carried), digest);
+  }
+  return digest;
+}
+
+}  // namespace tally
