@@ -81,7 +81,9 @@ Status ReadEntry(Reader& reader, std::uint8_t* kind, SavedTensor* tensor) {
   if (!IsPrintableName(tensor->name)) return Corrupt("saved state: a name is not printable or too long");
   TALLY_RETURN_IF_ERROR(reader.Get("an offset", &tensor->offset));
   TALLY_RETURN_IF_ERROR(reader.Get("a count", &count));
-  if (count > reader.left() / sizeof(float)) return Wrong("values of " + tensor->name, count, reader.left() / sizeof(float));
+  if (const std::uint64_t left = reader.left() / sizeof(float); count > left) {
+    return Wrong("values of " + tensor->name, count, left);
+  }
   tensor->values.resize(count);
   return reader.GetBytes("values of " + tensor->name, count * sizeof(float), tensor->values.data());
 }

@@ -1,4 +1,4 @@
-// SavedState: what the codecs of one rank carry from step to step in one group, taken out of the process, and its bytes.
+// SavedState: what the codecs of one rank carry from step to step in a group, taken out of the process, and its bytes.
 // Bytes, little-endian: magic "TLLYSAVE", u32 version, u32 0, u64 XXH3 of all that follows; u64 epoch, u32 world, u32
 // rank, u64 layout digest, u64 step, u32 number of entries; per entry u8 kind, u8 codec, u16 length of the name, the
 // name, u64 offset, u64 count, fp32 values.
@@ -26,8 +26,8 @@ struct SavedState {
 };
 
 std::vector<std::byte> EncodeState(const SavedState& state);
-// Hostile bytes: nothing is trusted, nothing larger than the input is allocated. Values may be anything. Errors: kCorrupt
-// (what is wrong, expected and got), kUnsupported (another version, both named).
+// Hostile bytes: nothing is trusted, nothing larger than the input is allocated. Values may be anything. Errors:
+// kCorrupt (what is wrong, expected and got), kUnsupported (another version, both named).
 Result<SavedState> DecodeState(std::span<const std::byte> bytes);
 
 // XXH3, to compare what ranks carry.

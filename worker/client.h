@@ -105,8 +105,8 @@ class Group {
   // This rank's committed residual of a tensor (empty if it has none), for tests. Between steps only.
   std::span<const float> Residual(std::uint32_t tensor) const;
 
-  // What this rank's codecs carry from step to step, for a checkpoint: residuals, dgc's velocities, PowerSGD's Q, and the
-  // residuals of the slabs that this rank owns (modes direct and hybrid). What servers keep as owners is not in it
+  // What this rank's codecs carry from step to step, for a checkpoint: residuals, dgc's velocities, PowerSGD's Q, and
+  // the residuals of the slabs that this rank owns (modes direct and hybrid). What servers keep as owners is not in it
   // and is lost with their job. Between steps only; takes the memory of two copies. Errors: kInvalidArgument within a
   // step.
   tally::Result<std::vector<std::byte>> ExportState() const;

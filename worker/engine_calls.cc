@@ -143,7 +143,8 @@ Status Engine::Restore(GroupRuntime* group, SavedState state) {
   return OnLoop(
       [this, group, saved] {
         const GroupTables& tables = group->tables();
-        return group->Restore(*saved, {tables.message.epoch, workers_, rank()}, owner_host_->owner(tables.message.group));
+        const ResidualOrigin origin{tables.message.epoch, workers_, rank()};
+        return group->Restore(*saved, origin, owner_host_->owner(tables.message.group));
       },
       "reading back the state of a group");
 }

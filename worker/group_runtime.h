@@ -143,10 +143,10 @@ class GroupRuntime final : public ExchangeEnvironment {
   void NoteNonFinite(std::uint32_t slab);
   void Check(const Status& status);
   // Of Save and Restore.
-  Status CheckCodecs(std::span<const SavedTensor> saved, const std::map<std::string_view, std::uint32_t>& numbers) const;
+  using Numbers = std::map<std::string_view, std::uint32_t>;  // of tensors, by name
+  Status CheckCodecs(std::span<const SavedTensor> saved, const Numbers& numbers) const;
   Result<std::vector<std::span<float>>> MatchCarried(std::span<const SavedTensor> saved) const;
-  Result<std::vector<std::uint32_t>> MatchOwned(std::span<const SavedTensor> saved,
-                                                const std::map<std::string_view, std::uint32_t>& numbers) const;
+  Result<std::vector<std::uint32_t>> MatchOwned(std::span<const SavedTensor> saved, const Numbers& numbers) const;
   std::uint64_t SharedState() const;
 
   Options options_;

@@ -29,7 +29,7 @@ SavedState GroupRuntime::Save(const ResidualOrigin& origin, const Owner* owner) 
   saved.step = step_;
   saved.residuals = SaveResiduals(feedback_, dense, origin);
   saved.velocities = SaveResiduals(velocity_, dense, origin).tensors;
-  std::map<std::string_view, std::uint32_t> numbers;
+  Numbers numbers;
   for (std::uint32_t t = 0; t < dense.tensors.size(); ++t) numbers[dense.tensors[t].name] = t;
   for (SavedTensor& tensor : saved.residuals.tensors) tensor.codec = codecs[numbers.at(tensor.name)];
   for (SavedTensor& tensor : saved.velocities) tensor.codec = codecs[numbers.at(tensor.name)];
@@ -47,8 +47,7 @@ SavedState GroupRuntime::Save(const ResidualOrigin& origin, const Owner* owner) 
   return saved;
 }
 
-Status GroupRuntime::CheckCodecs(std::span<const SavedTensor> saved,
-                                 const std::map<std::string_view, std::uint32_t>& numbers) const {
+Status GroupRuntime::CheckCodecs(std::span<const SavedTensor> saved, const Numbers& numbers) const {
   for (const SavedTensor& tensor : saved) {
     const auto found = numbers.find(tensor.name);
     if (found == numbers.end()) return Mismatch("saved state of " + tensor.name + ": there is no such tensor here");
@@ -69,7 +68,7 @@ Status GroupRuntime::Restore(const SavedState& saved, const ResidualOrigin& orig
   if (saved.step != step_) {
     return Misfit("step (GroupOptions::first_step)", std::to_string(step_.value), std::to_string(saved.step.value));
   }
-  std::map<std::string_view, std::uint32_t> numbers;
+  Numbers numbers;
   for (std::uint32_t t = 0; t < dense.tensors.size(); ++t) numbers[dense.tensors[t].name] = t;
   for (const auto* section : {&saved.residuals.tensors, &saved.velocities, &saved.carried, &saved.owned}) {
     TALLY_RETURN_IF_ERROR(CheckCodecs(*section, numbers));
@@ -118,8 +117,8 @@ Result<std::vector<std::span<float>>> GroupRuntime::MatchCarried(std::span<const
 }
 
 // The slab of each saved part. Another member may own it now: then its residual goes to this worker's own.
-Result<std::vector<std::uint32_t>> GroupRuntime::MatchOwned(
-    std::span<const SavedTensor> saved, const std::map<std::string_view, std::uint32_t>& numbers) const {
+Result<std::vector<std::uint32_t>> GroupRuntime::MatchOwned(std::span<const SavedTensor> saved,
+                                                           const Numbers& numbers) const {
   std::vector<std::uint32_t> slabs;
   std::vector<bool> seen(tables_->layout.slabs.size());
   for (const SavedTensor& tensor : saved) {

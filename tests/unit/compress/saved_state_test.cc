@@ -51,7 +51,8 @@ TEST(SavedState, IsReadBackWithoutAChange) {
 TEST(SavedState, PinsItsHead) {
   const std::vector<std::byte> bytes = EncodeState(Example());
   EXPECT_EQ(std::memcmp(bytes.data(), "TLLYSAVE\x01\0\0\0\0\0\0\0", 16), 0);
-  EXPECT_EQ(std::memcmp(bytes.data() + 24, "\x03\0\0\0\0\0\0\0\x04\0\0\0\x02\0\0\0\xEF\xCD\xAB\x89\x67\x45\x23\x01", 24), 0);
+  EXPECT_EQ(std::memcmp(bytes.data() + 24, "\x03\0\0\0\0\0\0\0\x04\0\0\0\x02\0\0\0", 16), 0);
+  EXPECT_EQ(std::memcmp(bytes.data() + 40, "\xEF\xCD\xAB\x89\x67\x45\x23\x01", 8), 0);
   EXPECT_EQ(std::memcmp(bytes.data() + 48, "\x46\0\0\0\0\0\0\0\x06\0\0\0\0\x06\x0A\0fc1.weight", 26), 0);
 }
 
@@ -87,7 +88,8 @@ TEST(SavedState, RefusesLiesUnderARightChecksum) {
   EXPECT_EQ(lie(56, 5, 4).kind(), StatusKind::kCorrupt) << "bytes after the last entry";
   EXPECT_EQ(lie(62, 0xFFFF, 2).kind(), StatusKind::kCorrupt) << "a name's length";
   EXPECT_EQ(lie(64, 0, 1).kind(), StatusKind::kCorrupt) << "an unprintable name";
-  for (const std::uint64_t count : {std::uint64_t{4096}, std::uint64_t{1} << 40, std::uint64_t{1} << 62, ~std::uint64_t{0}}) {
+  constexpr std::uint64_t kOne = 1;
+  for (const std::uint64_t count : {kOne << 12, kOne << 40, kOne << 62, ~std::uint64_t{0}}) {
     const Status status = lie(82, count, 8);
     EXPECT_EQ(status.kind(), StatusKind::kCorrupt);
     EXPECT_NE(status.text().find(std::to_string(count)), std::string::npos) << status.text();
