@@ -148,10 +148,13 @@ Result<SavedState> DecodeState(std::span<const std::byte> bytes) {
   TALLY_RETURN_IF_ERROR(reader.Get("the layout's digest", &residuals.layout_digest));
   TALLY_RETURN_IF_ERROR(reader.Get("the step", &state.step.value));
   TALLY_RETURN_IF_ERROR(reader.Get("the number of entries", &entries));
+  std::uint8_t last = 0;
   for (std::uint32_t i = 0; i < entries; ++i) {
     std::uint8_t kind = 0;
     SavedTensor tensor;
     TALLY_RETURN_IF_ERROR(ReadEntry(reader, &kind, &tensor));
+    if (kind < last) return Wrong("kind of an entry, at least", last, kind);
+    last = kind;
     if (kind > kSections.size()) return Wrong("kind of an entry, at most", kSections.size(), kind);
     (kind == 0 ? residuals.tensors : state.*kSections[kind - 1U]).push_back(std::move(tensor));
   }
