@@ -9,6 +9,7 @@
 #include "common/check.h"
 #include "compress/feedback_blocks.h"
 #include "compress/flush_denormals.h"
+#include "compress/owner_sum.h"
 
 namespace tally {
 
@@ -49,6 +50,8 @@ constexpr bool IdsAndNamesAreUnique() {
   return true;
 }
 static_assert(IdsAndNamesAreUnique(), "codecs.inc gives an id or a name twice");
+
+constexpr std::size_t kMaxWarmup = 16;
 
 Status CheckOneOf(std::string_view option, const std::string& value, std::initializer_list<std::string_view> valid) {
   std::string list;
@@ -124,6 +127,13 @@ bool Codec::EncodeWithMomentum(const EncodeKey& key, const float* g, float w, co
   return EncodeWithFeedback(key, g, w, v, v_out, n, out);
 }
 
+bool Codec::EncodeShared(const float*, float, const float*, const float*, float*, std::size_t, std::byte*) const {
+  TALLY_CHECK(false, "a codec whose codes add up as integers overrides this");
+  return false;
+}
+
+std::unique_ptr<OwnerSum> Codec::MakeOwnerSum(std::uint32_t) const { return nullptr; }
+
 float Codec::ClipFactor(const float*, std::size_t, double, std::uint32_t) const { return 1.0F; }
 
 Status CheckCompression(const Config::Compression& options) {
@@ -140,9 +150,26 @@ Status CheckCompression(const Config::Compression& options) {
     return InvalidArgument("compression.randomk_scale = \"stratum\" makes a residual grow: take none, or switch "
                            "compression.error_feedback off");
   }
+  TALLY_RETURN_IF_ERROR(CheckOneOf("reply", options.reply, {"same", "union"}));
+  if (options.reply == "union" && options.codec != "topk" && options.codec != "dgc") {
+    return InvalidArgument("compression.reply = \"union\" is for topk and dgc, not for " + options.codec);
+  }
   if (options.codec == "dgc" && !options.error_feedback) {
     return InvalidArgument("compression.codec = \"dgc\" is error feedback with momentum: leave "
                            "compression.error_feedback on, or take topk");
+  }
+  if (!options.warmup.empty() && options.codec != "topk" && options.codec != "dgc") {
+    return InvalidArgument("compression.warmup is for topk and dgc, not for " + options.codec);
+  }
+  if (options.warmup.empty() != (options.warmup_steps == 0) || options.warmup.size() > kMaxWarmup) {
+    return InvalidArgument("compression.warmup has " + std::to_string(options.warmup.size()) +
+                           " ratios and compression.warmup_steps is " + std::to_string(options.warmup_steps) +
+                           ": expected up to " + std::to_string(kMaxWarmup) + " ratios and the steps for each, or neither");
+  }
+  for (const double ratio : options.warmup) {
+    if (!(ratio >= 1e-6 && ratio <= 1.0)) {
+      return InvalidArgument("compression.warmup holds " + std::to_string(ratio) + ": expected fractions in (0, 1]");
+    }
   }
   if (options.powersgd_rank < 1 || options.powersgd_rank > 32) {
     return InvalidArgument("compression.powersgd_rank = " + std::to_string(options.powersgd_rank) +

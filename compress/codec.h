@@ -24,6 +24,8 @@ struct CodecTraits {
   bool linear = false;           // encodings may be summed anywhere; schedules carry its fp32 vectors
   bool feedback_forced = false;  // refuses to run without error feedback unless the user insists (warning)
   bool momentum = false;         // keeps a velocity besides the residual: EncodeWithMomentum
+  bool integer_sum = false;      // once all workers share scales its codes add up as integers: EncodeShared
+  bool exact_reply = false;      // the owner answers with the sum as it is: MakeOwnerSum, no residual there
   bool exact_residual = false;   // p - decode is exact in fp32, so p = decode + e' bit by bit
   DividedBy divided_by = DividedBy::kOwner;
 };
@@ -37,6 +39,8 @@ struct EncodeKey {
   std::uint64_t offset = 0;  // of the slab's first element within its tensor
   bool stochastic = false;   // else nearest even; codecs without rounding ignore it
 };
+
+class OwnerSum;
 
 class Codec {
  public:
@@ -62,6 +66,10 @@ class Codec {
   // residual; none is null.
   virtual bool EncodeWithMomentum(const EncodeKey& key, const float* g, float w, const float* u, float* u_out,
                                   const float* v, float* v_out, std::size_t n, std::byte* out) const;
+  // As EncodeWithFeedback, for codecs whose traits say integer_sum: with the scale of each block that all workers share
+  // (SharedScales), version 1 of the payload.
+  virtual bool EncodeShared(const float* g, float w, const float* e, const float* scales, float* e_out, std::size_t n,
+                            std::byte* out) const;
   // What a tensor's whole gradient, which arrives multiplied by `scale`, is multiplied by besides its weight, before
   // everything else, on each of `workers`.
   virtual float ClipFactor(const float* g, std::size_t n, double scale, std::uint32_t workers) const;
@@ -74,9 +82,15 @@ class Codec {
   // alone that it does not carry (a -0 there stays; sums of decoded values hold none).
   virtual void DecodeAdd(std::span<const std::byte> payload, std::size_t n, float* acc) const = 0;
 
+  // How owners sum and answer, if not by the above; not null where traits say exact_reply. This codec outlives it.
+  virtual std::unique_ptr<OwnerSum> MakeOwnerSum(std::uint32_t workers) const;
+
   // The plain codec that defines this one's bytes, for tests; null where it is that itself.
   virtual std::unique_ptr<Codec> MakeReference() const { return nullptr; }
 };
+
+// Whether what an owner answers leaves a residual there.
+inline bool HasLossyReply(const Codec& codec) { return codec.traits().lossy && !codec.traits().exact_reply; }
 
 struct CodecEntry {
   std::uint8_t id = 0;

@@ -8,6 +8,7 @@
 
 #include "compress/codec.h"
 #include "compress/flush_denormals.h"
+#include "compress/owner_sum.h"
 
 namespace tally {
 
@@ -32,6 +33,8 @@ class DgcCodec final : public Codec {
     return traits;
   }
   std::size_t EncodedBytes(std::size_t n) const override { return topk_->EncodedBytes(n); }
+
+  std::unique_ptr<OwnerSum> MakeOwnerSum(std::uint32_t workers) const override { return topk_->MakeOwnerSum(workers); }
 
   void Encode(const EncodeKey& key, const float* p, std::size_t n, std::byte* out, float* decoded) const override {
     topk_->Encode(key, p, n, out, decoded);

@@ -6,6 +6,7 @@
 
 #include "common/schedule/layout.h"
 #include "compress/codec.h"
+#include "compress/owner_sum.h"
 
 namespace tally {
 
@@ -38,7 +39,7 @@ Result<std::unique_ptr<LinearCodec>> MakeLinearCodec(std::uint8_t id, const Conf
   return found->make(options);
 }
 
-Result<std::uint64_t> TensorBytes(const TensorSpec& tensor, std::uint32_t workers, const Config::Compression& options) {
+Result<TravelBytes> TensorBytes(const TensorSpec& tensor, std::uint32_t workers, const Config::Compression& options) {
   const std::uint64_t n = tensor.elements.value;
   const Cut cut = CutTensor(n, workers);
   std::uint8_t id = CodecForTensor(tensor.name, n, options);
@@ -48,13 +49,17 @@ Result<std::uint64_t> TensorBytes(const TensorSpec& tensor, std::uint32_t worker
     for (const TensorSpec& vector : linear->Vectors(tensor, cut.elements)) {
       bytes += vector.elements.value * sizeof(float);
     }
-    if (bytes != 0) return bytes;
+    if (bytes != 0) return TravelBytes{bytes, bytes};
     id = kCodecNone;
   }
   TALLY_ASSIGN_OR_RETURN(const auto codec, MakeCodec(id, options));
-  std::uint64_t bytes = 0;
+  const auto sum = codec->MakeOwnerSum(workers);
+  TravelBytes bytes;
   for (std::uint64_t i = 0; i < cut.count; ++i) {
-    bytes += codec->EncodedBytes(std::min(cut.elements, n - i * cut.elements));
+    const std::uint64_t elements = std::min(cut.elements, n - i * cut.elements);
+    const std::uint64_t push = codec->EncodedBytes(elements);
+    bytes.push += push;
+    bytes.reply += sum == nullptr ? push : sum->UsualReplyBytes(elements);
   }
   return bytes;
 }

@@ -50,8 +50,6 @@ class LinearCodec {
   virtual ~LinearCodec() = default;
   virtual std::uint8_t id() const = 0;
   virtual std::string_view name() const = 0;
-  // The first step that is encoded; before it tensors travel as they are.
-  virtual std::uint64_t start_step() const { return 0; }
   // What travels instead of the tensor, one vector per phase; none at all if the codec does not fit its shape.
   virtual std::vector<TensorSpec> Vectors(const TensorSpec& tensor, std::uint64_t slab_elements) const = 0;
   virtual std::unique_ptr<LinearTensor> Make(const LinearPlace& place) const = 0;
@@ -60,7 +58,11 @@ class LinearCodec {
 // Null if the id is of no linear codec (then MakeCodec knows it, or nobody). Errors: kInvalidArgument: an option.
 Result<std::unique_ptr<LinearCodec>> MakeLinearCodec(std::uint8_t id, const Config::Compression& options);
 
-// Bytes of a whole tensor as it travels, cut for `workers`, whatever its codec. Errors as MakeCodec.
-Result<std::uint64_t> TensorBytes(const TensorSpec& tensor, std::uint32_t workers, const Config::Compression& options);
+// Bytes of a whole tensor as it travels to its owners and back, cut for `workers`, whatever its codec (a linear one's
+// vectors are the same both ways). Errors as MakeCodec.
+struct TravelBytes {
+  std::uint64_t push = 0, reply = 0;
+};
+Result<TravelBytes> TensorBytes(const TensorSpec& tensor, std::uint32_t workers, const Config::Compression& options);
 
 }  // namespace tally

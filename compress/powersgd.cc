@@ -79,11 +79,9 @@ class PowerSgdTensor final : public LinearTensor {
 
 class PowerSgdCodec final : public LinearCodec {
  public:
-  PowerSgdCodec(std::uint32_t rank, double rate, std::uint64_t start_step)
-      : rank_(rank), rate_(rate), start_step_(start_step) {}
+  PowerSgdCodec(std::uint32_t rank, double rate) : rank_(rank), rate_(rate) {}
   std::uint8_t id() const override { return 9; }
   std::string_view name() const override { return "powersgd"; }
-  std::uint64_t start_step() const override { return start_step_; }
 
   std::vector<TensorSpec> Vectors(const TensorSpec& tensor, std::uint64_t) const override {
     const LowRankShape shape = Shape(tensor);
@@ -111,13 +109,12 @@ class PowerSgdCodec final : public LinearCodec {
 
   std::uint32_t rank_;
   double rate_;
-  std::uint64_t start_step_;
 };
 
 }  // namespace
 
 std::unique_ptr<LinearCodec> MakePowerSgdCodec(const Config::Compression& options) {
-  return std::make_unique<PowerSgdCodec>(options.powersgd_rank, options.powersgd_rate, options.powersgd_start_step);
+  return std::make_unique<PowerSgdCodec>(options.powersgd_rank, options.powersgd_rate);
 }
 
 }  // namespace tally

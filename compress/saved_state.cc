@@ -19,7 +19,8 @@ static_assert(std::endian::native == std::endian::little, "numbers are written a
 constexpr std::uint64_t kMagic = 0x45564153594C4C54;  // "TLLYSAVE"
 constexpr std::size_t kSumAt = 16, kBodyAt = 24;
 // By kind of entry.
-constexpr std::array kSections = {&SavedState::velocities, &SavedState::carried, &SavedState::owned};
+constexpr std::array kSections = {&SavedState::velocities, &SavedState::carried, &SavedState::owned,
+                                 &SavedState::scales};
 
 class Writer {
  public:

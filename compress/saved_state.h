@@ -23,6 +23,7 @@ struct SavedState {
   std::vector<SavedTensor> velocities;  // of codecs with momentum
   std::vector<SavedTensor> carried;     // of linear codecs: the same on all ranks
   std::vector<SavedTensor> owned;       // residuals of the slabs that this worker owns
+  std::vector<SavedTensor> scales;      // per slab, that all workers share, one per block: the same on all ranks
 };
 
 std::vector<std::byte> EncodeState(const SavedState& state);

@@ -5,7 +5,10 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "compress/topk.cc"
 #include <hwy/foreach_target.h>  // must come before highway.h
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
+
+#include "compress/simd_stream.inc"
 
 HWY_BEFORE_NAMESPACE();
 namespace tally::HWY_NAMESPACE {
@@ -14,8 +17,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 // p[i] = fl(fl(w*g[i]) + e[i]), without e fl(w*g[i]), stored unless p is null. Adds the indices of all |p| of at least
 // `threshold` (as bits) to `indices`, which has room for `limit` and a vector more, and counts them; once there are more
 // than `limit` it need not. False if any p is not finite.
-bool Collect(const float* g, float w, const float* e, std::size_t n, float* p, std::uint32_t threshold,
-             std::size_t limit, std::uint32_t* indices, std::size_t* found) {
+template <bool kStreaming>
+bool CollectInto(const float* g, float w, const float* e, std::size_t n, float* p, std::uint32_t threshold,
+                 std::size_t limit, std::uint32_t* indices, std::size_t* found) {
   const hn::CappedTag<float, 16> floats;
   std::size_t count = 0;
   const auto step = [&](auto d, std::size_t i) HWY_ATTR {
@@ -23,7 +27,11 @@ bool Collect(const float* g, float w, const float* e, std::size_t n, float* p, s
     const hn::RebindToUnsigned<decltype(d)> du;
     auto v = hn::Mul(hn::Set(d, w), hn::LoadU(d, g + i));
     if (e != nullptr) v = hn::Add(v, hn::LoadU(d, e + i));
-    if (p != nullptr) hn::StoreU(v, d, p + i);
+    if constexpr (kStreaming && hn::MaxLanes(decltype(d)()) >= 4) {
+      StreamPieces(v, d, p + i);
+    } else if (p != nullptr) {
+      hn::StoreU(v, d, p + i);
+    }
     const auto magnitude = hn::And(hn::BitCast(di, v), hn::Set(di, 0x7FFFFFFF));
     const auto hit = hn::Gt(magnitude, hn::Set(di, static_cast<std::int32_t>(threshold) - 1));
     if (hn::AllFalse(di, hit)) return true;
@@ -42,6 +50,14 @@ bool Collect(const float* g, float w, const float* e, std::size_t n, float* p, s
   }
   *found = count;
   return true;
+}
+
+bool Collect(const float* g, float w, const float* e, std::size_t n, float* p, std::uint32_t threshold,
+             std::size_t limit, std::uint32_t* indices, std::size_t* found) {
+  if (!CanStream(p, n)) return CollectInto<false>(g, w, e, n, p, threshold, limit, indices, found);
+  const bool finite = CollectInto<true>(g, w, e, n, p, threshold, limit, indices, found);
+  hwy::FlushStream();
+  return finite;
 }
 
 auto CollectLoopOfTarget() { return &Collect; }
@@ -78,15 +94,16 @@ std::uint32_t EstimateThreshold(const float* g, float w, const float* e, std::si
 template <typename Value>
 class SimdTopkCodec final : public TopkCodec<Value> {
  public:
-  SimdTopkCodec(std::uint64_t ratio_ppm, CollectLoop collect) : TopkCodec<Value>(ratio_ppm), collect_(collect) {}
+  SimdTopkCodec(std::uint64_t ratio_ppm, bool union_reply, CollectLoop collect)
+      : TopkCodec<Value>(ratio_ppm, union_reply), collect_(collect) {}
 
   std::unique_ptr<Codec> MakeReference() const override {
-    return std::make_unique<TopkCodec<Value>>(this->ratio_ppm());
+    return std::make_unique<TopkCodec<Value>>(this->ratio_ppm(), this->union_reply());
   }
 
   void Encode(const EncodeKey&, const float* p, std::size_t n, std::byte* out, float* decoded) const override {
     const FlushDenormals flush;
-    const auto take = [decoded](std::size_t i, float value) {
+    const auto take = [decoded](std::size_t i, float, float value) {
       if (decoded != nullptr) decoded[i] = value;
     };
     if (decoded != nullptr) std::fill_n(decoded, n, 0.0f);
@@ -95,12 +112,13 @@ class SimdTopkCodec final : public TopkCodec<Value> {
     }
   }
 
-  // p is built in e_out, where all but the selected elements stay as they are.
+  // p is built in e_out, where all but the selected elements stay as they are; it is not read back, as it is stored past
+  // the caches.
   bool EncodeWithFeedback(const EncodeKey& key, const float* g, float w, const float* e, float* e_out, std::size_t n,
                           std::byte* out) const override {
     if (e_out == nullptr) return Codec::EncodeWithFeedback(key, g, w, e, e_out, n, out);
     const FlushDenormals flush;
-    const auto take = [e_out](std::size_t i, float value) { e_out[i] = e_out[i] - value; };
+    const auto take = [e_out](std::size_t i, float p, float value) { e_out[i] = p - value; };
     switch (EncodeCandidates(g, w, e, e_out, n, out, take)) {
       case Outcome::kEncoded: return true;
       case Outcome::kNotFinite: return false;
@@ -126,8 +144,10 @@ class SimdTopkCodec final : public TopkCodec<Value> {
     if (!collect_(g, w, e, n, p, threshold, kMaxCandidates, indices, &count)) return Outcome::kNotFinite;
     if (count < k || count > kMaxCandidates) return Outcome::kUndecided;
     float candidates[kMaxCandidates];
-    const float* from = p == nullptr ? g : p;
-    for (std::size_t i = 0; i < count; ++i) candidates[i] = from[indices[i]];
+    for (std::size_t i = 0; i < count; ++i) {
+      candidates[i] = w * g[indices[i]];
+      if (e != nullptr) candidates[i] = candidates[i] + e[indices[i]];
+    }
     this->EncodeLargest(candidates, count, k, out, [&indices](std::size_t i) { return indices[i]; }, take);
     return Outcome::kEncoded;
   }
@@ -140,8 +160,9 @@ class SimdTopkCodec final : public TopkCodec<Value> {
 std::unique_ptr<Codec> MakeTopkCodec(const Config::Compression& options) {
   const auto ratio_ppm = static_cast<std::uint64_t>(std::llround(options.ratio * 1e6));
   const CollectLoop collect = HWY_DYNAMIC_DISPATCH(CollectLoopOfTarget)();
-  if (options.topk_values == "fp16") return std::make_unique<SimdTopkCodec<HalfValue>>(ratio_ppm, collect);
-  return std::make_unique<SimdTopkCodec<FullValue>>(ratio_ppm, collect);
+  const bool union_reply = options.reply == "union";
+  if (options.topk_values == "fp16") return std::make_unique<SimdTopkCodec<HalfValue>>(ratio_ppm, union_reply, collect);
+  return std::make_unique<SimdTopkCodec<FullValue>>(ratio_ppm, union_reply, collect);
 }
 
 }  // namespace tally

@@ -15,6 +15,7 @@
 #include "compress/feedback_blocks.h"
 #include "compress/flush_denormals.h"
 #include "compress/half.h"
+#include "compress/topk_union.h"
 #include "compress/validate.h"
 
 namespace tally {
@@ -98,14 +99,23 @@ struct HalfValue {
 template <typename Value>
 class TopkCodec : public Codec {
  public:
-  explicit TopkCodec(std::uint64_t ratio_ppm) : ratio_ppm_(ratio_ppm) {}
+  TopkCodec(std::uint64_t ratio_ppm, bool union_reply) : ratio_ppm_(ratio_ppm), union_reply_(union_reply) {}
 
   std::uint8_t id() const override { return 4; }
   std::string_view name() const override { return "topk"; }
   CodecTraits traits() const override {
-    return {.lossy = true, .feedback_forced = true, .exact_residual = true, .divided_by = DividedBy::kReceiver};
+    return {.lossy = true,
+            .feedback_forced = true,
+            .exact_reply = union_reply_,
+            .exact_residual = true,
+            .divided_by = DividedBy::kReceiver};
   }
   std::size_t EncodedBytes(std::size_t n) const override { return Kept(n) * (kIndexBytes + Value::kBytes); }
+
+  std::unique_ptr<OwnerSum> MakeOwnerSum(std::uint32_t workers) const override {
+    if (!union_reply_) return nullptr;
+    return MakeTopkUnionSum(this, [this](std::size_t n) { return Kept(n); }, workers);
+  }
 
   void Encode(const EncodeKey&, const float* p, std::size_t n, std::byte* out, float* decoded) const override {
     const FlushDenormals flush;
@@ -147,13 +157,13 @@ class TopkCodec : public Codec {
   void EncodeAll(const float* p, std::size_t n, std::byte* out, float* decoded) const {
     TALLY_CHECK(n <= kMaxElements, "topk encodes at most one slab");
     if (decoded != nullptr) std::fill_n(decoded, n, 0.0f);
-    EncodeLargest(p, n, Kept(n), out, std::identity(), [decoded](std::size_t i, float value) {
+    EncodeLargest(p, n, Kept(n), out, std::identity(), [decoded](std::size_t i, float, float value) {
       if (decoded != nullptr) decoded[i] = value;
     });
   }
 
   // Encodes the k largest of `count` candidates, in the order of the slab, which place(i) gives their index in. Calls
-  // taken(index, value) with what receivers decode.
+  // taken(index, p, value) with what receivers decode.
   template <typename Place, typename Taken>
   static void EncodeLargest(const float* candidates, std::size_t count, std::size_t k, std::byte* out,
                             const Place& place, const Taken& taken) {
@@ -163,11 +173,12 @@ class TopkCodec : public Codec {
       std::memcpy(out + j * kIndexBytes, &index, sizeof index);
       std::byte* slot = out + k * kIndexBytes + j * Value::kBytes;
       Value::Store(FlushToZero(candidates[i]), slot);
-      taken(place(i), FlushToZero(Value::Load(slot)));
+      taken(place(i), candidates[i], FlushToZero(Value::Load(slot)));
     });
   }
 
   std::uint64_t ratio_ppm() const { return ratio_ppm_; }
+  bool union_reply() const { return union_reply_; }
 
   std::size_t Kept(std::size_t n) const {
     if (n == 0) return 0;
@@ -192,6 +203,7 @@ class TopkCodec : public Codec {
   static float FlushToZero(float value) { return Magnitude(value) == 0 ? 0.0f : value; }
 
   std::uint64_t ratio_ppm_;
+  bool union_reply_;
 };
 
 }  // namespace tally

@@ -12,7 +12,7 @@
 #include "common/config/config.h"
 #include "common/frame.h"
 #include "common/transport/link.h"
-#include "compress/error_feedback.h"
+#include "compress/codec_state.h"
 #include "server/core/group_tables.h"
 #include "worker/frame_plan.h"
 #include "worker/step_weight.h"
@@ -69,8 +69,7 @@ class Exchange {
 };
 
 std::unique_ptr<Exchange> MakeOwnersExchange(const ExchangeOptions& options, std::shared_ptr<const GroupTables> tables,
-                                             const FramePlan* plan, ErrorFeedback* feedback,
-                                             ErrorFeedback* velocity, BufferPool* pool,
+                                             const FramePlan* plan, CodecState* state, BufferPool* pool,
                                              ExchangeEnvironment* environment);
 std::unique_ptr<Exchange> MakeScheduleExchange(const ExchangeOptions& options,
                                                std::shared_ptr<const GroupTables> tables, const FramePlan* plan,

@@ -23,7 +23,7 @@ FramePlan MakeFramePlan(const GroupTables& tables, std::uint32_t first_bucket, s
     for (const std::uint32_t u : tables.layout.bucket_slabs[bucket]) {
       const Slab& slab = tables.layout.slabs[u];
       const Codec* codec = tables.tensor_codec[slab.tensor];
-      const std::uint32_t owner = tables.message.owners[u];
+      const std::uint32_t owner = tables.owners[u];
       const std::uint64_t bytes = dense ? slab.elements * sizeof(float) : tables.encoded_bytes(u);
       PlannedFrame& frame = open[{owner, codec}];
       if (frame.payload_bytes + bytes > frame_bytes) close(frame);

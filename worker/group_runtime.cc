@@ -19,9 +19,9 @@ std::vector<bool> FeedbackTensors(const GroupTables& tables, bool error_feedback
   return wanted;
 }
 
-std::vector<bool> MomentumTensors(const GroupTables& tables) {
+std::vector<bool> TensorsWith(const GroupTables& tables, bool CodecTraits::*trait) {
   std::vector<bool> wanted(tables.dense.tensors.size(), false);
-  for (std::size_t t = 0; t < wanted.size(); ++t) wanted[t] = tables.tensor_codec[t]->traits().momentum;
+  for (std::size_t t = 0; t < wanted.size(); ++t) wanted[t] = tables.tensor_codec[t]->traits().*trait;
   return wanted;
 }
 
@@ -33,18 +33,21 @@ GroupRuntime::GroupRuntime(const Options& options, std::shared_ptr<const GroupTa
       tables_(std::move(tables)),
       pool_(pool),
       environment_(environment),
-      feedback_(tables_->dense, FeedbackTensors(*tables_, options.error_feedback)),
-      velocity_(tables_->dense, MomentumTensors(*tables_)),
+      state_{.feedback = {tables_->dense, FeedbackTensors(*tables_, options.error_feedback)},
+             .velocity = {tables_->dense, TensorsWith(*tables_, &CodecTraits::momentum)},
+             .scales = {tables_->dense, TensorsWith(*tables_, &CodecTraits::integer_sum)}},
       factors_(tables_->layout.tensors.size(), 1.0F),
       zeros_(kMaxSlabElements, 0.0F),
       step_(tables_->message.first_step),
       buckets_(tables_->layout.buckets.size()) {
-  MakeWire(tables_, &main_);
-  if (tables_->warmup != nullptr) MakeWire(tables_->warmup, &warmup_);
+  for (auto& stage : StagesOf(tables_)) MakeWire(std::move(stage));
+  wire_ = wires_.front().get();
   MakeLinear();
 }
 
-void GroupRuntime::MakeWire(std::shared_ptr<const GroupTables> tables, Wire* wire) {
+// Exchanges point to their plans, so a wire is filled where it stays.
+void GroupRuntime::MakeWire(std::shared_ptr<const GroupTables> tables) {
+  const auto& wire = wires_.emplace_back(std::make_unique<Wire>());
   const ExchangeOptions& options = options_.exchange;
   const std::uint32_t declared = tables->declared_buckets;
   const auto all = static_cast<std::uint32_t>(tables->layout.buckets.size());
@@ -55,7 +58,7 @@ void GroupRuntime::MakeWire(std::shared_ptr<const GroupTables> tables, Wire* wir
   for (const FramePlan& plan : wire->plans) {
     wire->exchanges.push_back(tables->message.exchange == ExchangeKind::kSchedule
                                   ? MakeScheduleExchange(options, tables, &plan, pool_, this)
-                                  : MakeOwnersExchange(options, tables, &plan, &feedback_, &velocity_, pool_, this));
+                                  : MakeOwnersExchange(options, tables, &plan, &state_, pool_, this));
   }
   wire->tables = std::move(tables);
 }
@@ -131,7 +134,10 @@ std::span<float> GroupRuntime::arena_input(std::uint32_t layout_tensor) {
 void GroupRuntime::Open(StepWeight weight) {
   if (open_) return;
   open_ = true;
-  wire_ = &TablesAt(*tables_, step_) == tables_.get() ? &main_ : &warmup_;
+  wire_ = wires_.front().get();
+  for (const auto& wire : wires_) {
+    if (step_.value >= wire->tables->first_step) wire_ = wire.get();
+  }
   next_bucket_ = next_second_ = 0;
   unfinished_ = tables_->declared_buckets;
   non_finite_ = false;
@@ -201,13 +207,13 @@ void GroupRuntime::SetFactors(std::uint32_t bucket) {
 
 // A part that is not finite is sent as NaNs, so that its sum is none either.
 void GroupRuntime::EncodeLinear(std::uint32_t bucket) {
-  if (wire_ != &main_) return;
+  if (wire_ != wires_.back().get()) return;
   for (const std::uint32_t index : bucket_linear_[bucket]) {
     const auto& [part, tensor, delivered] = linear_[index];
     const std::span<float> vector = arena_input(part.first);
     const float* g = buckets_[bucket].missing ? nullptr : inputs[part.tensor];
-    const bool finite = tensor->Encode(step_.value, g, factors_[part.tensor], feedback_.OldTensor(part.tensor),
-                                       feedback_.NextTensor(part.tensor), vector.data());
+    const bool finite = tensor->Encode(step_.value, g, factors_[part.tensor], state_.feedback.OldTensor(part.tensor),
+                                       state_.feedback.NextTensor(part.tensor), vector.data());
     if (!finite) std::ranges::fill(vector, std::numeric_limits<float>::quiet_NaN());
   }
 }
@@ -233,7 +239,7 @@ void GroupRuntime::EncodeSecond(std::uint32_t bucket) {
     if (!part.two_phases()) continue;
     const std::span<float> vector = arena_input(part.second);
     if (delivered == Delivered::kMean) {
-      tensor->EncodeSecond(outputs[part.first], feedback_.NextTensor(part.tensor), vector.data());
+      tensor->EncodeSecond(outputs[part.first], state_.feedback.NextTensor(part.tensor), vector.data());
     } else {
       std::ranges::fill(vector, delivered == Delivered::kNothing ? 0.0F : std::numeric_limits<float>::quiet_NaN());
     }
@@ -241,7 +247,7 @@ void GroupRuntime::EncodeSecond(std::uint32_t bucket) {
 }
 
 void GroupRuntime::DecodeLinear(std::uint32_t bucket) {
-  if (wire_ != &main_) return;
+  if (wire_ != wires_.back().get()) return;
   for (const std::uint32_t index : bucket_linear_[bucket]) {
     const auto& [part, tensor, delivered] = linear_[index];
     float* out = outputs[part.tensor];
@@ -251,7 +257,7 @@ void GroupRuntime::DecodeLinear(std::uint32_t bucket) {
       const bool nothing = delivered == Delivered::kNothing;
       std::fill_n(out, elements(part.tensor), nothing ? 0.0F : std::numeric_limits<float>::quiet_NaN());
       // What was sent reached nobody.
-      if (nothing) feedback_.Keep(part.tensor);
+      if (nothing) state_.feedback.Keep(part.tensor);
     }
   }
 }
@@ -347,14 +353,12 @@ void GroupRuntime::OnVerdict(const VerdictMessage& verdict) {
 
 void GroupRuntime::CloseStep(bool committed) {
   if (committed) {
-    feedback_.Commit();
-    velocity_.Commit();
+    state_.Commit();
   } else {
-    feedback_.Drop();
-    velocity_.Drop();
+    state_.Drop();
   }
   for (Linear& linear : linear_) {
-    if (wire_ == &main_ && committed && linear.delivered == Delivered::kMean) {
+    if (wire_ == wires_.back().get() && committed && linear.delivered == Delivered::kMean) {
       linear.tensor->Commit();
     } else {
       linear.tensor->Drop();

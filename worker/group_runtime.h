@@ -14,7 +14,7 @@
 
 #include "common/arena.h"
 #include "common/recycled_list.h"
-#include "compress/error_feedback.h"
+#include "compress/codec_state.h"
 #include "compress/linear.h"
 #include "compress/saved_state.h"
 #include "server/core/group_tables.h"
@@ -54,8 +54,8 @@ class GroupRuntime final : public ExchangeEnvironment {
                                                     GroupEnvironment* environment);
 
   const GroupTables& tables() const { return *tables_; }
-  const ErrorFeedback& feedback() const { return feedback_; }
-  const ErrorFeedback& velocity() const { return velocity_; }
+  const ErrorFeedback& feedback() const { return state_.feedback; }
+  const ErrorFeedback& velocity() const { return state_.velocity; }
   // group_state.cc: what codecs carry from step to step, between steps. `owner`: this process's of the group, or null.
   SavedState Save(const ResidualOrigin& origin, const Owner* owner) const;
   // Errors, with nothing changed: kMismatch (both values), kCorrupt, kInvalidArgument (a step is open).
@@ -121,7 +121,7 @@ class GroupRuntime final : public ExchangeEnvironment {
 
   GroupRuntime(const Options& options, std::shared_ptr<const GroupTables> tables, BufferPool* pool,
                GroupEnvironment* environment);
-  void MakeWire(std::shared_ptr<const GroupTables> tables, Wire* wire);
+  void MakeWire(std::shared_ptr<const GroupTables> tables);
   void MakeLinear();
   const Layout& layout() const { return wire_->tables->layout; }
   std::uint64_t elements(std::uint32_t tensor) const;
@@ -147,17 +147,17 @@ class GroupRuntime final : public ExchangeEnvironment {
   Status CheckCodecs(std::span<const SavedTensor> saved, const Numbers& numbers) const;
   Result<std::vector<std::span<float>>> MatchCarried(std::span<const SavedTensor> saved) const;
   Result<std::vector<std::uint32_t>> MatchOwned(std::span<const SavedTensor> saved, const Numbers& numbers) const;
+  Result<std::vector<std::uint32_t>> MatchScales(std::span<const SavedTensor> saved) const;
   std::uint64_t SharedState() const;
 
   Options options_;
   std::shared_ptr<const GroupTables> tables_;
   BufferPool* pool_;
   GroupEnvironment* environment_;
-  ErrorFeedback feedback_;
-  ErrorFeedback velocity_;            // of codecs with momentum
+  CodecState state_;
   std::vector<float> factors_;        // per tensor: this step's weight, clipped
-  Wire main_, warmup_;                                     // from the codec's first step on, and before it
-  Wire* wire_ = &main_;                                    // that of the open step
+  std::vector<std::unique_ptr<Wire>> wires_;               // of the codec's stages; linear codecs encode in the last
+  Wire* wire_ = nullptr;                                   // that of the open step
   std::vector<Linear> linear_;                             // by number of their vectors
   std::vector<std::vector<std::uint32_t>> bucket_linear_;  // per declared bucket: indices into linear_
   std::vector<std::uint32_t> linear_of_vector_;            // per vector: index into linear_

@@ -27,8 +27,8 @@ SavedState GroupRuntime::Save(const ResidualOrigin& origin, const Owner* owner) 
   const std::vector<std::uint8_t>& codecs = tables_->message.codecs;
   SavedState saved;
   saved.step = step_;
-  saved.residuals = SaveResiduals(feedback_, dense, origin);
-  saved.velocities = SaveResiduals(velocity_, dense, origin).tensors;
+  saved.residuals = SaveResiduals(state_.feedback, dense, origin);
+  saved.velocities = SaveResiduals(state_.velocity, dense, origin).tensors;
   Numbers numbers;
   for (std::uint32_t t = 0; t < dense.tensors.size(); ++t) numbers[dense.tensors[t].name] = t;
   for (SavedTensor& tensor : saved.residuals.tensors) tensor.codec = codecs[numbers.at(tensor.name)];
@@ -43,6 +43,12 @@ SavedState GroupRuntime::Save(const ResidualOrigin& origin, const Owner* owner) 
     const std::span<const float> residual = owner->Residual(SlabId(u));
     if (residual.empty()) continue;
     saved.owned.push_back(Kept(dense.tensors[slab.tensor].name, residual, codecs[slab.tensor], slab.offset));
+  }
+  for (std::uint32_t u = 0; state_.scales.known() && u < dense.slabs.size(); ++u) {
+    const Slab& slab = dense.slabs[u];
+    const std::span<const float> scales = state_.scales.Values(u);
+    if (scales.empty()) continue;
+    saved.scales.push_back(Kept(dense.tensors[slab.tensor].name, scales, codecs[slab.tensor], slab.offset));
   }
   return saved;
 }
@@ -70,16 +76,17 @@ Status GroupRuntime::Restore(const SavedState& saved, const ResidualOrigin& orig
   }
   Numbers numbers;
   for (std::uint32_t t = 0; t < dense.tensors.size(); ++t) numbers[dense.tensors[t].name] = t;
-  for (const auto* section : {&saved.residuals.tensors, &saved.velocities, &saved.carried, &saved.owned}) {
+  for (const auto* section : {&saved.residuals.tensors, &saved.velocities, &saved.carried, &saved.owned, &saved.scales}) {
     TALLY_RETURN_IF_ERROR(CheckCodecs(*section, numbers));
   }
-  TALLY_ASSIGN_OR_RETURN(const auto residuals, MatchAll(saved.residuals.tensors, dense, feedback_));
-  TALLY_ASSIGN_OR_RETURN(const auto velocities, MatchAll(saved.velocities, dense, velocity_));
+  TALLY_ASSIGN_OR_RETURN(const auto residuals, MatchAll(saved.residuals.tensors, dense, state_.feedback));
+  TALLY_ASSIGN_OR_RETURN(const auto velocities, MatchAll(saved.velocities, dense, state_.velocity));
   TALLY_ASSIGN_OR_RETURN(const auto carried, MatchCarried(saved.carried));
   TALLY_ASSIGN_OR_RETURN(const auto owned, MatchOwned(saved.owned, numbers));
+  TALLY_ASSIGN_OR_RETURN(const auto scales, MatchScales(saved.scales));
 
-  for (std::size_t i = 0; i < residuals.size(); ++i) feedback_.Restore(residuals[i], saved.residuals.tensors[i].values);
-  for (std::size_t i = 0; i < velocities.size(); ++i) velocity_.Restore(velocities[i], saved.velocities[i].values);
+  for (std::size_t i = 0; i < residuals.size(); ++i) state_.feedback.Restore(residuals[i], saved.residuals.tensors[i].values);
+  for (std::size_t i = 0; i < velocities.size(); ++i) state_.velocity.Restore(velocities[i], saved.velocities[i].values);
   for (std::size_t i = 0; i < carried.size(); ++i) std::ranges::copy(saved.carried[i].values, carried[i].begin());
   for (std::uint32_t u = 0; owner != nullptr && u < tables_->layout.slabs.size(); ++u) {
     const std::size_t elements = owner->Residual(SlabId(u)).size();
@@ -90,9 +97,10 @@ Status GroupRuntime::Restore(const SavedState& saved, const ResidualOrigin& orig
     if (owner != nullptr && !owner->Residual(SlabId(owned[i])).empty()) {
       owner->RestoreResidual(SlabId(owned[i]), tensor.values);
     } else {
-      feedback_.Add(numbers.at(tensor.name), tensor.offset, tensor.values);
+      state_.feedback.Add(numbers.at(tensor.name), tensor.offset, tensor.values);
     }
   }
+  for (std::size_t i = 0; i < scales.size(); ++i) state_.scales.Restore(scales[i], saved.scales[i].values);
   shared_state_ = StateDigest(std::as_bytes(std::span(&saved.residuals.origin.epoch, 1)), 1);
   return Status::Ok();
 }
@@ -127,7 +135,7 @@ Result<std::vector<std::uint32_t>> GroupRuntime::MatchOwned(std::span<const Save
     const std::uint32_t end = tables_->layout.first_slab[t + 1];
     while (u < end && tables_->layout.slabs[u].offset != tensor.offset) ++u;
     const std::string where = tensor.name + " from element " + std::to_string(tensor.offset) + " on";
-    if (u == end || !feedback_.Has(t)) return Mismatch("saved state: no slab here is kept of " + where);
+    if (u == end || !state_.feedback.Has(t)) return Mismatch("saved state: no slab here is kept of " + where);
     if (tensor.values.size() != tables_->layout.slabs[u].elements) {
       return Misfit("elements of " + where, std::to_string(tables_->layout.slabs[u].elements),
                     std::to_string(tensor.values.size()));
@@ -139,11 +147,41 @@ Result<std::vector<std::uint32_t>> GroupRuntime::MatchOwned(std::span<const Save
   return slabs;
 }
 
+// The slab of each saved part: all that have scales, in order, or none if no step had committed.
+Result<std::vector<std::uint32_t>> GroupRuntime::MatchScales(std::span<const SavedTensor> saved) const {
+  std::vector<std::uint32_t> slabs;
+  const Layout& dense = tables_->dense;
+  for (std::uint32_t u = 0; !saved.empty() && u < dense.slabs.size(); ++u) {
+    const std::size_t blocks = state_.scales.Values(u).size();
+    if (blocks == 0) continue;
+    const std::string where =
+        dense.tensors[dense.slabs[u].tensor].name + " from element " + std::to_string(dense.slabs[u].offset) + " on";
+    if (slabs.size() == saved.size()) return Mismatch("saved state: the scales of " + where + " are missing");
+    const SavedTensor& tensor = saved[slabs.size()];
+    if (tensor.name != dense.tensors[dense.slabs[u].tensor].name || tensor.offset != dense.slabs[u].offset) {
+      return Misfit("scales", "those of " + where, "those of " + tensor.name + " from " + std::to_string(tensor.offset));
+    }
+    if (tensor.values.size() != blocks) {
+      return Misfit("scales of " + where, std::to_string(blocks), std::to_string(tensor.values.size()));
+    }
+    if (!std::ranges::all_of(tensor.values, &SharedScales::IsScale)) {
+      return Corrupt("saved state: a scale of " + where + " is none");
+    }
+    slabs.push_back(u);
+  }
+  if (slabs.size() == saved.size()) return slabs;
+  return Misfit("slabs with scales", std::to_string(slabs.size()), std::to_string(saved.size()));
+}
+
 std::uint64_t GroupRuntime::SharedState() const {
   std::uint64_t digest = shared_state_;
   for (const Linear& linear : linear_) {
     const std::span<const float> carried = linear.tensor->carried();
     if (!carried.empty()) digest = StateDigest(std::as_bytes(carried), digest);
+  }
+  for (std::uint32_t u = 0; state_.scales.known() && u < tables_->dense.slabs.size(); ++u) {
+    const std::span<const float> scales = state_.scales.Values(u);
+    if (!scales.empty()) digest = StateDigest(std::as_bytes(scales), digest);
   }
   return digest;
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/reduce/reduce.h"
+#include "compress/owner_sum.h"
 #include "worker/exchange.h"
 
 namespace tally {
@@ -20,13 +21,12 @@ constexpr std::uint64_t kTurnBytes = 2u << 20;
 class OwnersExchange final : public Exchange {
  public:
   OwnersExchange(const ExchangeOptions& options, std::shared_ptr<const GroupTables> tables, const FramePlan* plan,
-                 ErrorFeedback* feedback, ErrorFeedback* velocity, BufferPool* pool,
-                 ExchangeEnvironment* environment)
+                 CodecState* state, BufferPool* pool, ExchangeEnvironment* environment)
       : options_(options),
         tables_(std::move(tables)),
+        sums_(tables_->tensor_codec, options.positions),
         plan_(plan),
-        feedback_(feedback),
-        velocity_(velocity),
+        state_(state),
         pool_(pool),
         environment_(environment),
         remaining_(plan->frames.size()),
@@ -82,33 +82,16 @@ class OwnersExchange final : public Exchange {
     if (header.kind != FrameKind::kReply) return Corrupt("expected a reply in an exchange through owners");
     const bool flagged = (header.flags & kFlagNonFinite) != 0;
     TALLY_RETURN_IF_ERROR(CheckReply(frame, flagged));
-    std::size_t offset = 0;
     const float total_weight = static_cast<float>(header.weight);
-    for (const std::uint32_t u : header.slabs) {
-      const std::size_t n = tables_->layout.slabs[u].elements;
-      const Codec& codec = *tables_->tensor_codec[tables_->layout.slabs[u].tensor];
-      float* out = environment_->Output(u);
-      if (flagged) {
-        std::fill(out, out + n, std::numeric_limits<float>::quiet_NaN());
-      } else {
-        codec.Decode(frame.payload.subspan(offset, codec.EncodedBytes(n)), n, out);
-        offset += codec.EncodedBytes(n);
-        if (codec.traits().divided_by == DividedBy::kReceiver) {
-          if (total_weight == 0) {
-            std::fill(out, out + n, 0.0F);
-          } else {
-            Divide(out, out, total_weight, n);
-          }
-        }
-      }
+    delivered_.clear();
+    for (std::size_t i = 0; i < header.slabs.size(); ++i) {
+      const std::uint32_t u = header.slabs[i];
+      delivered_.push_back(Deliver(u, flagged ? std::span<const std::byte>() : reply_payloads_[i], flagged, total_weight));
       done_[u] = true;
       const std::uint32_t f = plan_->frame_of_slab[u];
       if (--remaining_[f] == 0) outstanding_ -= plan_->frames[f].payload_bytes;
     }
-    const Delivered delivered = flagged             ? Delivered::kNonFinite
-                                : total_weight == 0 ? Delivered::kNothing
-                                                    : Delivered::kMean;
-    for (const std::uint32_t u : header.slabs) environment_->SlabDone(u, delivered);
+    for (std::size_t i = 0; i < header.slabs.size(); ++i) environment_->SlabDone(header.slabs[i], delivered_[i]);
     return Continue();
   }
 
@@ -134,9 +117,15 @@ class OwnersExchange final : public Exchange {
   }
 
  private:
+  // Of the payloads of this step: 1 is encoded with shared scales.
+  std::uint8_t Version(const Codec& codec) const {
+    return codec.traits().integer_sum && state_->scales.known() ? 1 : 0;
+  }
+
   Status Push(const PlannedFrame& frame) {
     header_.bucket = BucketId(frame.bucket);
     header_.codec = frame.codec->id();
+    header_.codec_version = Version(*frame.codec);
     header_.slabs = frame.slabs;
     const OwnerRef to = tables_->message.owner_list[frame.owner];
     const std::uint32_t key = frame.slabs.front();
@@ -167,11 +156,14 @@ class OwnersExchange final : public Exchange {
     key.stochastic = options_.stochastic;
     const float* g = environment_->Input(u);
     const float w = environment_->Factor(u);
-    const float* e = feedback_->Old(slab);
-    float* e_out = feedback_->Next(slab);
-    if (!velocity_->Has(slab.tensor)) return codec.EncodeWithFeedback(key, g, w, e, e_out, slab.elements, out);
-    return codec.EncodeWithMomentum(key, g, w, velocity_->Old(slab), velocity_->Next(slab), e, e_out, slab.elements,
-                                    out);
+    const float* e = state_->feedback.Old(slab);
+    float* e_out = state_->feedback.Next(slab);
+    ErrorFeedback& velocity = state_->velocity;
+    if (velocity.Has(slab.tensor)) {
+      return codec.EncodeWithMomentum(key, g, w, velocity.Old(slab), velocity.Next(slab), e, e_out, slab.elements, out);
+    }
+    if (Version(codec) != 0) return codec.EncodeShared(g, w, e, state_->scales.Old(u), e_out, slab.elements, out);
+    return codec.EncodeWithFeedback(key, g, w, e, e_out, slab.elements, out);
   }
 
   // A frame with a non-finite slab: each slab travels alone, the bad ones flagged and empty.
@@ -191,9 +183,42 @@ class OwnersExchange final : public Exchange {
     return Status::Ok();
   }
 
-  Status CheckReply(const Frame& frame, bool flagged) const {
+  // A checked reply of slab u -> its mean in the output.
+  Delivered Deliver(std::uint32_t u, std::span<const std::byte> payload, bool flagged, float total_weight) {
+    const Slab& slab = tables_->layout.slabs[u];
+    const std::size_t n = slab.elements;
+    const Codec& codec = *tables_->tensor_codec[slab.tensor];
+    const OwnerSum* sum = sums_[slab.tensor];
+    float* out = environment_->Output(u);
+    bool finite = !flagged;
+    if (finite && sum != nullptr) {
+      SharedScales& scales = state_->scales;
+      finite = sum->Decode(Version(codec), payload, n, scales.Old(u), out, scales.Next(u));
+    } else if (finite) {
+      codec.Decode(payload, n, out);
+    }
+    if (!finite) {
+      std::fill(out, out + n, std::numeric_limits<float>::quiet_NaN());
+      return Delivered::kNonFinite;
+    }
+    if (total_weight == 0) {
+      std::fill(out, out + n, 0.0F);
+      // What was sent reached nobody, and an owner that answers with the sum has kept nothing of it.
+      if (sum != nullptr) {
+        state_->feedback.Keep(slab.tensor);
+        state_->velocity.Keep(slab.tensor);
+      }
+      return Delivered::kNothing;
+    }
+    if (codec.traits().divided_by == DividedBy::kReceiver) Divide(out, out, total_weight, n);
+    return Delivered::kMean;
+  }
+
+  // Fills reply_payloads_, per slab of the frame, unless it is flagged.
+  Status CheckReply(const Frame& frame, bool flagged) {
     const FrameHeader& header = frame.header;
     std::size_t expected = 0;
+    reply_payloads_.clear();
     for (const std::uint32_t u : header.slabs) {
       if (u >= done_.size()) return Corrupt("reply for slab " + std::to_string(u) + " of " + std::to_string(done_.size()));
       const Slab& slab = tables_->layout.slabs[u];
@@ -209,16 +234,15 @@ class OwnersExchange final : public Exchange {
         return Corrupt("reply for slab " + std::to_string(u) + ": expected codec " + std::to_string(codec.id()) +
                        ", got " + std::to_string(header.codec));
       }
-      const std::size_t bytes = flagged ? 0 : codec.EncodedBytes(slab.elements);
-      if (expected + bytes > frame.payload.size()) {
-        return Corrupt("reply of " + std::to_string(frame.payload.size()) + " bytes ends inside slab " +
-                       std::to_string(u));
+      if (header.codec_version != Version(codec)) {
+        return Corrupt("reply for slab " + std::to_string(u) + ": expected codec version " +
+                       std::to_string(Version(codec)) + ", got " + std::to_string(header.codec_version));
       }
-      if (!flagged) {
-        const Status valid = codec.Validate(frame.payload.subspan(expected, bytes), slab.elements);
-        if (!valid.ok()) return valid.WithContext("reply for slab " + std::to_string(u));
-      }
-      expected += bytes;
+      if (flagged) continue;
+      const Result<std::size_t> bytes = CheckPayload(slab, frame.payload.subspan(expected));
+      if (!bytes.ok()) return bytes.status().WithContext("reply for slab " + std::to_string(u));
+      reply_payloads_.push_back(frame.payload.subspan(expected, *bytes));
+      expected += *bytes;
     }
     if (header.slabs.empty() || expected != frame.payload.size()) {
       return Corrupt("reply with " + std::to_string(frame.payload.size()) + " payload bytes, expected " +
@@ -227,17 +251,34 @@ class OwnersExchange final : public Exchange {
     return Status::Ok();
   }
 
+  // The bytes of a slab's reply, with which `payload` begins.
+  Result<std::size_t> CheckPayload(const Slab& slab, std::span<const std::byte> payload) const {
+    const Codec& codec = *tables_->tensor_codec[slab.tensor];
+    if (const OwnerSum* sum = sums_[slab.tensor]; sum != nullptr) {
+      return sum->Validate(Version(codec), payload, slab.elements);
+    }
+    const std::size_t bytes = codec.EncodedBytes(slab.elements);
+    if (bytes > payload.size()) {
+      return Corrupt("its payload ends after " + std::to_string(payload.size()) + " of " + std::to_string(bytes) +
+                     " bytes");
+    }
+    TALLY_RETURN_IF_ERROR(codec.Validate(payload.first(bytes), slab.elements));
+    return bytes;
+  }
+
   ExchangeOptions options_;
   std::shared_ptr<const GroupTables> tables_;
+  OwnerSums sums_;
   const FramePlan* plan_;
-  ErrorFeedback* feedback_;
-  ErrorFeedback* velocity_;
+  CodecState* state_;
   BufferPool* pool_;
   ExchangeEnvironment* environment_;
   std::vector<std::uint32_t> queue_;      // frames of started buckets; numbers rise, as plan and buckets do
   std::size_t next_ = 0;                  // first one not pushed
   std::vector<std::uint32_t> remaining_;  // per planned frame: slabs not yet answered
   std::vector<bool> done_;                // per slab
+  std::vector<std::span<const std::byte>> reply_payloads_;  // of the frame at hand, and what came of them
+  std::vector<Delivered> delivered_;
   std::uint64_t outstanding_ = 0;         // encoded bytes sent and not yet answered
   FrameHeader header_;
 };
@@ -245,10 +286,9 @@ class OwnersExchange final : public Exchange {
 }  // namespace
 
 std::unique_ptr<Exchange> MakeOwnersExchange(const ExchangeOptions& options, std::shared_ptr<const GroupTables> tables,
-                                             const FramePlan* plan, ErrorFeedback* feedback,
-                                             ErrorFeedback* velocity, BufferPool* pool,
+                                             const FramePlan* plan, CodecState* state, BufferPool* pool,
                                              ExchangeEnvironment* environment) {
-  return std::make_unique<OwnersExchange>(options, std::move(tables), plan, feedback, velocity, pool, environment);
+  return std::make_unique<OwnersExchange>(options, std::move(tables), plan, state, pool, environment);
 }
 
 }  // namespace tally

@@ -30,61 +30,71 @@ Result<std::unique_ptr<SimulatedExchange>> SimulatedExchange::Make(std::span<con
   TALLY_ASSIGN_OR_RETURN(const std::vector<std::uint8_t> ids, ChooseCodecs(tensors, compression, workers));
   std::vector<std::vector<std::uint32_t>> buckets(1);
   for (std::uint32_t t = 0; t < tensors.size(); ++t) buckets[0].push_back(t);
-  TALLY_ASSIGN_OR_RETURN(WireLayout wire, MakeWireLayout(tensors, buckets, ids, compression, workers));
-  std::vector<std::unique_ptr<Codec>> codecs;
-  for (std::uint32_t t = 0; t < wire.layout.tensors.size(); ++t) {
-    const bool linear = std::ranges::any_of(wire.linear, [&](const LinearPart& part) { return part.tensor == t; });
-    const std::uint8_t id = linear || wire.is_vector(t) ? kCodecNone : ids[t];
-    TALLY_ASSIGN_OR_RETURN(auto codec, MakeCodec(id, compression));
-    codecs.push_back(std::move(codec));
-  }
-  return std::unique_ptr<SimulatedExchange>(
-      new SimulatedExchange(std::move(wire), workers, compression, std::move(codecs)));
+  TALLY_ASSIGN_OR_RETURN(std::vector<WireLayout> wires, MakeWireStages(tensors, buckets, ids, compression, workers));
+  std::unique_ptr<SimulatedExchange> exchange(new SimulatedExchange(workers, compression));
+  for (WireLayout& wire : wires) TALLY_RETURN_IF_ERROR(exchange->AddStage(std::move(wire)));
+  exchange->MakeResiduals();
+  return exchange;
 }
 
-SimulatedExchange::SimulatedExchange(WireLayout wire, std::uint32_t workers, const Config::Compression& compression,
-                                     std::vector<std::unique_ptr<Codec>> codecs)
-    : wire_(std::move(wire)),
-      workers_(workers),
+SimulatedExchange::SimulatedExchange(std::uint32_t workers, const Config::Compression& compression)
+    : workers_(workers),
+      error_feedback_(compression.error_feedback),
       stochastic_(StochasticRounding(compression)),
-      seed_(compression.seed),
-      codecs_(std::move(codecs)) {
-  std::vector<bool> with_feedback, with_velocity;
+      seed_(compression.seed) {}
+
+Status SimulatedExchange::AddStage(WireLayout wire) {
+  Stage& stage = stages_.emplace_back();
+  stage.wire = std::move(wire);
   std::vector<const Codec*> tensor_codec;
-  for (const auto& codec : codecs_) {
-    with_feedback.push_back(compression.error_feedback && codec->traits().lossy);
-    with_velocity.push_back(codec->traits().momentum);
+  for (const std::uint8_t id : stage.wire.codec_ids) {
+    TALLY_ASSIGN_OR_RETURN(auto codec, MakeCodec(id, stage.wire.options));
     tensor_codec.push_back(codec.get());
+    stage.codecs.push_back(std::move(codec));
   }
-  for (const LinearPart& part : wire_.linear) {
-    with_feedback[part.tensor] = compression.error_feedback;
-    Linear& linear = linear_.emplace_back();
-    linear.part = part;
-    for (std::uint32_t w = 0; w < workers; ++w) {
-      const TensorSpec& spec = wire_.dense.tensors[part.tensor];
-      linear.of_worker.push_back(part.codec->Make({.seed = seed_,
-                                                   .tensor = part.tensor,
-                                                   .spec = spec,
-                                                   .slab_elements = CutTensor(spec.elements.value, workers).elements}));
-    }
-  }
-  feedback_.assign(workers, ErrorFeedback(wire_.dense, with_feedback));
-  velocity_.assign(workers, ErrorFeedback(wire_.dense, with_velocity));
-  for (std::uint32_t u = 0; u < wire_.layout.slabs.size(); ++u) {
-    if (!wire_.is_vector(wire_.layout.slabs[u].tensor)) owned_.push_back(u);
+  stage.sums = std::make_unique<OwnerSums>(tensor_codec, workers_);
+  for (std::uint32_t u = 0; u < stage.wire.layout.slabs.size(); ++u) {
+    if (!stage.wire.is_vector(stage.wire.layout.slabs[u].tensor)) stage.owned.push_back(u);
   }
   OwnerOptions options;
   options.job_hash = kJob;
   options.epoch = kEpoch;
   options.group = kGroup;
-  options.workers = workers;
-  options.error_feedback = compression.error_feedback;
+  options.first_step = StepId(stage.wire.first_step);
+  options.workers = workers_;
+  options.error_feedback = error_feedback_;
   options.seed = seed_;
   options.stochastic = stochastic_;
-  owner_ = std::make_unique<Owner>(options, wire_.layout, owned_, tensor_codec, &pool_);
-  for (std::uint32_t t = 0; t < wire_.declared_tensors; ++t) {
-    inputs_.emplace_back(wire_.dense.tensors[t].elements.value);
-    outputs_.emplace_back(wire_.dense.tensors[t].elements.value);
+  stage.owner = std::make_unique<Owner>(options, stage.wire.layout, stage.owned, tensor_codec, &pool_);
+  return Status::Ok();
+}
+
+void SimulatedExchange::MakeResiduals() {
+  const WireLayout& wire = stages_.back().wire;
+  std::vector<bool> with_feedback, with_velocity, with_scales;
+  for (const auto& codec : stages_.back().codecs) {
+    with_feedback.push_back(error_feedback_ && codec->traits().lossy);
+    with_velocity.push_back(codec->traits().momentum);
+    with_scales.push_back(codec->traits().integer_sum);
+  }
+  for (const LinearPart& part : wire.linear) {
+    with_feedback[part.tensor] = error_feedback_;
+    Linear& linear = linear_.emplace_back();
+    linear.part = part;
+    for (std::uint32_t w = 0; w < workers_; ++w) {
+      const TensorSpec& spec = wire.dense.tensors[part.tensor];
+      linear.of_worker.push_back(part.codec->Make({.seed = seed_,
+                                                   .tensor = part.tensor,
+                                                   .spec = spec,
+                                                   .slab_elements = CutTensor(spec.elements.value, workers_).elements}));
+    }
+  }
+  state_.assign(workers_, {.feedback = {wire.dense, with_feedback},
+                           .velocity = {wire.dense, with_velocity},
+                           .scales = {wire.dense, with_scales}});
+  for (std::uint32_t t = 0; t < wire.declared_tensors; ++t) {
+    inputs_.emplace_back(wire.dense.tensors[t].elements.value);
+    outputs_.emplace_back(wire.dense.tensors[t].elements.value);
   }
 }
 
@@ -95,16 +105,20 @@ Status SimulatedExchange::NotFinite(std::uint32_t worker) const {
 
 Status SimulatedExchange::Push(std::uint32_t worker) {
   if (worker == 0) push_bytes_ = reply_bytes_ = 0;
-  for (std::uint32_t tensor = 0; tensor < wire_.declared_tensors; ++tensor) {
-    if (wire_.layout.first_slab[tensor] == wire_.layout.first_slab[tensor + 1]) continue;
+  const Layout& layout = stages_[stage_].wire.layout;
+  for (std::uint32_t tensor = 0; tensor < inputs_.size(); ++tensor) {
+    if (layout.first_slab[tensor] == layout.first_slab[tensor + 1]) continue;
     TALLY_RETURN_IF_ERROR(PushTensor(worker, tensor));
   }
-  for (Linear& linear : linear_) TALLY_RETURN_IF_ERROR(PushLinear(worker, &linear));
+  if (last_stage()) {
+    for (Linear& linear : linear_) TALLY_RETURN_IF_ERROR(PushLinear(worker, &linear));
+  }
   return Status::Ok();
 }
 
 Status SimulatedExchange::PushTensor(std::uint32_t worker, std::uint32_t tensor) {
-  const Codec& codec = *codecs_[tensor];
+  const Layout& layout = stages_[stage_].wire.layout;
+  const Codec& codec = *stages_[stage_].codecs[tensor];
   Frame frame;
   frame.header.job_hash = kJob;
   frame.header.epoch = kEpoch;
@@ -112,11 +126,12 @@ Status SimulatedExchange::PushTensor(std::uint32_t worker, std::uint32_t tensor)
   frame.header.step = StepId(step_);
   frame.header.position = worker;
   frame.header.codec = codec.id();
+  frame.header.codec_version = Version(codec);
   if (step_ > 0) frame.header.flags = kFlagPreviousCommitted;
   std::size_t bytes = 0;
-  for (std::uint32_t u = wire_.layout.first_slab[tensor]; u < wire_.layout.first_slab[tensor + 1]; ++u) {
+  for (std::uint32_t u = layout.first_slab[tensor]; u < layout.first_slab[tensor + 1]; ++u) {
     frame.header.slabs.push_back(u);
-    bytes += codec.EncodedBytes(wire_.layout.slabs[u].elements);
+    bytes += codec.EncodedBytes(layout.slabs[u].elements);
   }
   frame.hold = pool_.Get(bytes);
   frame.payload = frame.hold.bytes();
@@ -124,10 +139,10 @@ Status SimulatedExchange::PushTensor(std::uint32_t worker, std::uint32_t tensor)
 
   const float* gradient = inputs_[tensor].data();
   const float weight = codec.ClipFactor(gradient, inputs_[tensor].size(), 1.0, workers_);
-  ErrorFeedback &feedback = feedback_[worker], &velocity = velocity_[worker];
+  auto& [feedback, velocity, scales] = state_[worker];
   std::byte* out = frame.payload.data();
   for (const std::uint32_t u : frame.header.slabs) {
-    const Slab& slab = wire_.layout.slabs[u];
+    const Slab& slab = layout.slabs[u];
     EncodeKey key;
     key.seed = seed_;
     key.tensor = tensor;
@@ -138,24 +153,25 @@ Status SimulatedExchange::PushTensor(std::uint32_t worker, std::uint32_t tensor)
     const float* g = gradient + slab.offset;
     const float* e = feedback.Old(slab);
     float* e_out = feedback.Next(slab);
-    const bool finite = velocity.Has(tensor)
-                            ? codec.EncodeWithMomentum(key, g, weight, velocity.Old(slab), velocity.Next(slab), e,
-                                                       e_out, slab.elements, out)
-                            : codec.EncodeWithFeedback(key, g, weight, e, e_out, slab.elements, out);
+    bool finite = false;
+    if (velocity.Has(tensor)) {
+      finite = codec.EncodeWithMomentum(key, g, weight, velocity.Old(slab), velocity.Next(slab), e, e_out,
+                                        slab.elements, out);
+    } else if (Version(codec) != 0) {
+      finite = codec.EncodeShared(g, weight, e, scales.Old(u), e_out, slab.elements, out);
+    } else {
+      finite = codec.EncodeWithFeedback(key, g, weight, e, e_out, slab.elements, out);
+    }
     if (!finite) return NotFinite(worker);
     out += codec.EncodedBytes(slab.elements);
   }
-  return owner_->OnPush(frame, &replies_);
+  return stages_[stage_].owner->OnPush(frame, &replies_);
 }
 
 Status SimulatedExchange::PushLinear(std::uint32_t worker, Linear* linear) {
   const std::uint32_t tensor = linear->part.tensor;
-  if (starting()) {
-    AddTo(&linear->first, inputs_[tensor], worker);
-    return Status::Ok();
-  }
-  ErrorFeedback& feedback = feedback_[worker];
-  linear->vector.resize(wire_.layout.tensors[linear->part.first].elements.value);
+  ErrorFeedback& feedback = state_[worker].feedback;
+  linear->vector.resize(stages_[stage_].wire.layout.tensors[linear->part.first].elements.value);
   if (!linear->of_worker[worker]->Encode(step_, inputs_[tensor].data(), 1.0f, feedback.OldTensor(tensor),
                                          feedback.NextTensor(tensor), linear->vector.data())) {
     return NotFinite(worker);
@@ -167,14 +183,24 @@ Status SimulatedExchange::PushLinear(std::uint32_t worker, Linear* linear) {
 Status SimulatedExchange::EndStep() {
   delivered_slabs_ = 0;
   for (std::size_t i = 0; i < replies_.size(); ++i) TALLY_RETURN_IF_ERROR(Deliver(replies_[i]));
-  if (delivered_slabs_ != owned_.size()) return Internal(owner_->Missing(4));
+  Stage& stage = stages_[stage_];
+  if (delivered_slabs_ != stage.owned.size()) return Internal(stage.owner->Missing(4));
   replies_.Clear();
-  for (Linear& linear : linear_) DeliverLinear(&linear);
-  for (ErrorFeedback& feedback : feedback_) feedback.Commit();
-  for (ErrorFeedback& velocity : velocity_) velocity.Commit();
-  owner_->OnVerdict(StepId(step_), true);
+  if (last_stage()) {
+    for (Linear& linear : linear_) DeliverLinear(&linear);
+  }
+  for (CodecState& state : state_) state.Commit();
+  stage.owner->OnVerdict(StepId(step_), true);
   ++step_;
+  if (!last_stage() && step_ == stages_[stage_ + 1].wire.first_step) {
+    ++stage_;
+    if (!stages_[stage_].wire.renumbered) stages_[stage_].owner->TakeResidual(stage.owner.get());
+  }
   return Status::Ok();
+}
+
+std::uint8_t SimulatedExchange::Version(const Codec& codec) const {
+  return codec.traits().integer_sum && state_[0].scales.known() ? 1 : 0;
 }
 
 Status SimulatedExchange::Deliver(const ReplyFrame& reply) {
@@ -182,13 +208,26 @@ Status SimulatedExchange::Deliver(const ReplyFrame& reply) {
   std::span<const std::byte> rest = reply.payload;
   reply_bytes_ += rest.size();
   for (const std::uint32_t u : reply.header.slabs) {
-    const Slab& slab = wire_.layout.slabs[u];
-    const Codec& codec = *codecs_[slab.tensor];
-    const auto payload = rest.first(codec.EncodedBytes(slab.elements));
-    rest = rest.subspan(payload.size());
+    const Slab& slab = stages_[stage_].wire.layout.slabs[u];
+    const Codec& codec = *stages_[stage_].codecs[slab.tensor];
+    const OwnerSum* sum = (*stages_[stage_].sums)[slab.tensor];
     float* out = outputs_[slab.tensor].data() + slab.offset;
-    TALLY_RETURN_IF_ERROR(codec.Validate(payload, slab.elements));
-    codec.Decode(payload, slab.elements, out);
+    if (sum != nullptr) {
+      TALLY_ASSIGN_OR_RETURN(const std::size_t bytes, sum->Validate(Version(codec), rest, slab.elements));
+      std::vector<float> next(SharedBlocks(slab.elements));
+      if (!sum->Decode(Version(codec), rest.first(bytes), slab.elements, state_[0].scales.Old(u), out, next.data())) {
+        return InvalidArgument("a sum that is not finite");
+      }
+      for (CodecState& state : state_) {
+        if (float* scales = state.scales.Next(u); scales != nullptr) std::ranges::copy(next, scales);
+      }
+      rest = rest.subspan(bytes);
+    } else {
+      const auto payload = rest.first(codec.EncodedBytes(slab.elements));
+      rest = rest.subspan(payload.size());
+      TALLY_RETURN_IF_ERROR(codec.Validate(payload, slab.elements));
+      codec.Decode(payload, slab.elements, out);
+    }
     if (codec.traits().divided_by == DividedBy::kReceiver) {
       Divide(out, out, static_cast<float>(reply.header.weight), slab.elements);
     }
@@ -203,23 +242,19 @@ void SimulatedExchange::DeliverLinear(Linear* linear) {
   std::vector<float>& first = linear->first;
   Divide(first.data(), first.data(), workers, first.size());
   std::uint64_t elements = first.size();
-  if (starting()) {
-    outputs_[part.tensor] = first;
-  } else {
-    if (part.two_phases()) {
-      linear->vector.resize(wire_.layout.tensors[part.second].elements.value);
-      for (std::uint32_t w = 0; w < workers_; ++w) {
-        linear->of_worker[w]->EncodeSecond(first.data(), feedback_[w].NextTensor(part.tensor), linear->vector.data());
-        AddTo(&linear->second, linear->vector, w);
-      }
-      Divide(linear->second.data(), linear->second.data(), workers, linear->second.size());
-      elements += linear->second.size();
+  if (part.two_phases()) {
+    linear->vector.resize(stages_[stage_].wire.layout.tensors[part.second].elements.value);
+    for (std::uint32_t w = 0; w < workers_; ++w) {
+      linear->of_worker[w]->EncodeSecond(first.data(), state_[w].feedback.NextTensor(part.tensor), linear->vector.data());
+      AddTo(&linear->second, linear->vector, w);
     }
-    const std::vector<float>& mean = part.two_phases() ? linear->second : first;
-    for (const auto& tensor : linear->of_worker) {
-      tensor->Decode(mean.data(), outputs_[part.tensor].data());
-      tensor->Commit();
-    }
+    Divide(linear->second.data(), linear->second.data(), workers, linear->second.size());
+    elements += linear->second.size();
+  }
+  const std::vector<float>& mean = part.two_phases() ? linear->second : first;
+  for (const auto& tensor : linear->of_worker) {
+    tensor->Decode(mean.data(), outputs_[part.tensor].data());
+    tensor->Commit();
   }
   push_bytes_ += elements * sizeof(float);
   reply_bytes_ += elements * sizeof(float);

@@ -12,7 +12,8 @@
 #include "common/buffer.h"
 #include "common/status.h"
 #include "compress/codec.h"
-#include "compress/error_feedback.h"
+#include "compress/codec_state.h"
+#include "compress/owner_sum.h"
 #include "server/core/owner.h"
 #include "server/core/wire_layout.h"
 
@@ -45,24 +46,33 @@ class SimulatedExchange {
     std::vector<float> vector, first, second;  // what a worker sends; the sums, then the means
   };
 
-  SimulatedExchange(WireLayout wire, std::uint32_t workers, const Config::Compression& compression,
-                    std::vector<std::unique_ptr<Codec>> codecs);
-  bool starting() const { return step_ < wire_.start_step; }  // linear codecs do not encode yet
+  // What holds from a step on.
+  struct Stage {
+    WireLayout wire;
+    std::vector<std::unique_ptr<Codec>> codecs;  // per tensor of the wire; none where a linear one encodes
+    std::vector<std::uint32_t> owned;            // slabs that go through the owner
+    std::unique_ptr<OwnerSums> sums;
+    std::unique_ptr<Owner> owner;
+  };
+
+  SimulatedExchange(std::uint32_t workers, const Config::Compression& compression);
+  Status AddStage(WireLayout wire);
+  void MakeResiduals();
+  bool last_stage() const { return stage_ + 1 == stages_.size(); }  // in which linear codecs encode
   Status PushTensor(std::uint32_t worker, std::uint32_t tensor);
   Status PushLinear(std::uint32_t worker, Linear* linear);
+  std::uint8_t Version(const Codec& codec) const;
   Status Deliver(const ReplyFrame& reply);
   void DeliverLinear(Linear* linear);
   Status NotFinite(std::uint32_t worker) const;
 
-  const WireLayout wire_;
   const std::uint32_t workers_;
-  const bool stochastic_;
+  const bool error_feedback_, stochastic_;
   const std::uint64_t seed_;
-  const std::vector<std::unique_ptr<Codec>> codecs_;  // per tensor; none where a linear one encodes
-  std::vector<std::uint32_t> owned_;                  // slabs that go through the owner
+  std::vector<Stage> stages_;  // by first step
+  std::size_t stage_ = 0;
   BufferPool pool_;
-  std::vector<ErrorFeedback> feedback_, velocity_;  // per worker
-  std::unique_ptr<Owner> owner_;
+  std::vector<CodecState> state_;  // per worker
   RecycledList<ReplyFrame> replies_;
   std::vector<Linear> linear_;
   std::vector<std::vector<float>> inputs_, outputs_;

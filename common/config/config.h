@@ -41,13 +41,16 @@ struct Config {
     std::string rounding = "auto";     // nearest_even | stochastic | auto (= nearest with feedback, else stochastic)
     std::string scale = "pow2";        // pow2 | absmax
     std::string topk_values = "fp32";  // fp32 | fp16
+    std::string reply = "same";        // topk, dgc: same | union
     std::string randomk_scale = "auto";  // none | stratum | auto (= none with feedback, else stratum)
     double dgc_momentum = 0.9;           // [0, 1)
     bool dgc_nesterov = false;
     double dgc_clip = 0;                 // largest gradient norm times sqrt(N); 0 = none
     std::uint32_t powersgd_rank = 4;     // 1..32
     double powersgd_rate = 2;            // least compression rate of a matrix
-    std::uint64_t powersgd_start_step = 10;
+    std::optional<std::uint64_t> start_step;  // first step that is compressed; none = 10 for powersgd, else 0
+    std::vector<double> warmup;          // topk, dgc: ratios before `ratio`, warmup_steps each
+    std::uint64_t warmup_steps = 0;
     std::uint64_t seed = 1;
   } compression;
   struct Bucket {                  // job scope

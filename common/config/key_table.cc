@@ -10,6 +10,15 @@
 namespace tally {
 namespace {
 
+// The codecs' names, as the table of compress/ has them; nothing else of it is known here.
+constexpr std::string_view kCodecNames =
+#define TALLY_CODEC(id, name, factory) name " "
+#define TALLY_LINEAR_CODEC(id, name, factory) name " "
+#include "compress/codecs.inc"
+#undef TALLY_LINEAR_CODEC
+#undef TALLY_CODEC
+    ;
+
 constexpr KeySpec kKeys[] = {
 #define TALLY_KEY(section, key, field, kind, scope, hot, help)                                              \
   {#section, #key, Scope::scope, hot, help, decltype(kind)::kToml,                                          \

@@ -35,6 +35,14 @@ struct Written {
   TomlType type;
 };
 
+// Empty if a list cannot hold it.
+std::string AsListItem(const toml::node& node) {
+  if (const auto* text = node.as_string()) return text->get();
+  if (const auto* number = node.as_integer()) return std::to_string(number->get());
+  if (const auto* number = node.as_floating_point()) return Number(number->get());
+  return "";
+}
+
 // Nothing if a setting cannot have such a value.
 std::optional<Written> AsSetting(const toml::node& node) {
   if (const auto* text = node.as_string()) return Written{text->get(), TomlType::kStringOnly};
@@ -45,11 +53,9 @@ std::optional<Written> AsSetting(const toml::node& node) {
   if (items == nullptr) return std::nullopt;
   Written list{"", TomlType::kArray};
   for (const toml::node& item : *items) {
-    const auto* text = item.as_string();
-    if (text == nullptr || text->get().empty() || text->get().find(kListSeparator) != std::string::npos) {
-      return std::nullopt;
-    }
-    list.text += (list.text.empty() ? "" : ",") + text->get();
+    const std::string text = AsListItem(item);
+    if (text.empty() || text.find(kListSeparator) != std::string::npos) return std::nullopt;
+    list.text += (list.text.empty() ? "" : ",") + text;
   }
   return list;
 }

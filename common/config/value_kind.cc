@@ -160,6 +160,22 @@ std::string Count::Parse(std::string_view text, std::uint32_t* value) const {
 
 std::string Count::Print(std::uint64_t value) const { return std::to_string(value); }
 
+std::string AutoCount::Parse(std::string_view text, std::optional<std::uint64_t>* value) const {
+  if (text == "auto") {
+    value->reset();
+    return "";
+  }
+  std::uint64_t number = 0;
+  const std::string error = count_.Parse(text, &number);
+  if (!error.empty()) return error + ", or \"auto\"";
+  *value = number;
+  return "";
+}
+
+std::string AutoCount::Print(const std::optional<std::uint64_t>& value) const {
+  return value.has_value() ? count_.Print(*value) : QuotedToml("auto");
+}
+
 std::string Fraction::Parse(std::string_view text, double* value) const {
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -173,6 +189,21 @@ std::string Fraction::Parse(std::string_view text, double* value) const {
 std::string Fraction::Print(double value) const {
   const std::string text = ShortestNumber(value);
   return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
+}
+
+std::string Fractions::Parse(std::string_view text, std::vector<double>* value) const {
+  std::vector<std::string> items;
+  std::string error = List().Parse(text, &items);
+  std::vector<double> numbers(items.size());
+  for (std::size_t i = 0; i < items.size() && error.empty(); ++i) error = Fraction().Parse(items[i], &numbers[i]);
+  if (error.empty()) *value = std::move(numbers);
+  return error;
+}
+
+std::string Fractions::Print(const std::vector<double>& value) const {
+  std::string text = "[";
+  for (const double number : value) text += (text.size() > 1 ? ", " : "") + Fraction().Print(number);
+  return text + "]";
 }
 
 std::string Decimal::Parse(std::string_view text, double* value) const {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -62,11 +63,29 @@ class Count {
   std::uint64_t least_, most_;
 };
 
+class AutoCount {  // "auto", or as Count
+ public:
+  static constexpr TomlType kToml = TomlType::kInteger;
+  constexpr AutoCount(std::uint64_t least, std::uint64_t most) : count_(least, most) {}
+  std::string Parse(std::string_view text, std::optional<std::uint64_t>* value) const;
+  std::string Print(const std::optional<std::uint64_t>& value) const;
+
+ private:
+  Count count_;
+};
+
 class Fraction {  // in (0, 1]
  public:
   static constexpr TomlType kToml = TomlType::kNumber;
   std::string Parse(std::string_view text, double* value) const;
   std::string Print(double value) const;
+};
+
+class Fractions {  // a list of them
+ public:
+  static constexpr TomlType kToml = TomlType::kArray;
+  std::string Parse(std::string_view text, std::vector<double>* value) const;
+  std::string Print(const std::vector<double>& value) const;
 };
 
 class Decimal {

@@ -27,6 +27,7 @@ struct Slab {
   std::uint64_t offset = 0;    // first element within the tensor
   std::uint32_t elements = 0;  // 1..65536
   std::uint32_t bucket = 0;
+  bool operator==(const Slab&) const = default;
 };
 
 struct Layout {

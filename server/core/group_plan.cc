@@ -183,14 +183,15 @@ Result<LayoutMessage> PlanGroup(std::span<const DeclareMessage> declarations, co
     TALLY_ASSIGN_OR_RETURN(message.codecs, ChooseCodecs(message.tensors, job.compression, workers));
   }
   TALLY_ASSIGN_OR_RETURN(
-      const WireLayout wire,
-      MakeWireLayout(message.tensors, message.buckets, message.codecs, job.compression, workers));
+      const std::vector<WireLayout> stages,
+      MakeWireStages(message.tensors, message.buckets, message.codecs, job.compression, workers));
   TALLY_ASSIGN_OR_RETURN(const ModeExpansion mode, ExpandMode(job));
   message.exchange = mode.exchange;
   message.schedule = mode.schedule;
   const auto servers = static_cast<std::uint32_t>(job.servers.addresses.size());
-  if (wire.start_step > 0) AssignTo(&message, wire.dense, mode, servers, workers);
-  AssignTo(&message, wire.layout, mode, servers, workers);
+  for (const WireLayout& stage : stages) {
+    if (stage.renumbered) AssignTo(&message, stage.layout, mode, servers, workers);
+  }
   if (EncodeControl(message).size() > kMaxControlBytes) {
     return InvalidArgument("group " + first.group + " has " + std::to_string(message.tensors.size()) +
                            " tensors, too many for one layout message of 1 MiB; declare it as several groups");

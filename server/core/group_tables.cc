@@ -10,30 +10,10 @@ std::uint64_t GroupTables::encoded_bytes(std::uint32_t slab) const {
   return tensor_codec[s.tensor]->EncodedBytes(s.elements);
 }
 
-Result<std::shared_ptr<const GroupTables>> MakeGroupTables(LayoutMessage message, const Config& job,
-                                                           std::uint32_t workers) {
-  auto tables = std::make_shared<GroupTables>();
-  const std::string where = "layout of group " + message.name;
-  if (message.codecs.size() != message.tensors.size()) {
-    return Corrupt(where + ": expected a codec for each of " + std::to_string(message.tensors.size()) +
-                   " tensors, got " + std::to_string(message.codecs.size()));
-  }
-  if (message.name.starts_with(kCollectivePrefix)) std::ranges::fill(message.codecs, kCodecNone);
-  TALLY_ASSIGN_OR_RETURN(static_cast<WireLayout&>(*tables), MakeWireLayout(message.tensors, message.buckets,
-                                                                           message.codecs, job.compression, workers));
-  if (tables->start_step > 0) {
-    // Before a codec begins everything travels as it is declared.
-    LayoutMessage before = message;
-    std::ranges::fill(before.codecs, kCodecNone);
-    const std::size_t count = std::min(message.owners.size(), tables->dense.slabs.size());
-    before.owners.resize(count);
-    message.owners.erase(message.owners.begin(), message.owners.begin() + static_cast<std::ptrdiff_t>(count));
-    TALLY_ASSIGN_OR_RETURN(tables->warmup, MakeGroupTables(std::move(before), job, workers));
-  }
-  if (message.owners.size() != tables->layout.slabs.size()) {
-    return Corrupt(where + ": expected an owner for each of " + std::to_string(tables->layout.slabs.size()) +
-                   " slabs, got " + std::to_string(message.owners.size()));
-  }
+namespace {
+
+// The parts of the message that do not depend on the stage.
+Status CheckMessage(const LayoutMessage& message, const std::string& where, std::uint32_t workers) {
   for (const OwnerRef owner : message.owner_list) {
     if (owner.role == Role::kWorker ? owner.index >= workers : message.exchange == ExchangeKind::kSchedule) {
       return Corrupt(where + ": an owner that is no member, " + (owner.role == Role::kWorker ? "position " : "server ") +
@@ -45,29 +25,72 @@ Result<std::shared_ptr<const GroupTables>> MakeGroupTables(LayoutMessage message
       return Corrupt(where + ": owner " + std::to_string(owner) + " of " + std::to_string(message.owner_list.size()));
     }
   }
-  // Vectors travel as they are; so does nothing of the tensors that they stand for.
-  std::vector<std::uint8_t> wire_codecs = message.codecs;
-  for (const LinearPart& part : tables->linear) wire_codecs[part.tensor] = kCodecNone;
-  wire_codecs.resize(tables->layout.tensors.size(), kCodecNone);
-  for (const std::uint8_t id : wire_codecs) {
-    const auto known = std::find_if(tables->codecs.begin(), tables->codecs.end(),
-                                    [&](const auto& codec) { return codec->id() == id; });
+  return Status::Ok();
+}
+
+Status MakeCodecs(GroupTables* tables) {
+  for (const std::uint8_t id : tables->codec_ids) {
+    const auto known = std::ranges::find(tables->codecs, id, [](const auto& codec) { return codec->id(); });
     if (known != tables->codecs.end()) {
       tables->tensor_codec.push_back(known->get());
       continue;
     }
-    TALLY_ASSIGN_OR_RETURN(auto codec, MakeCodec(id, job.compression));
+    TALLY_ASSIGN_OR_RETURN(auto codec, MakeCodec(id, tables->options));
     tables->tensor_codec.push_back(codec.get());
     tables->codecs.push_back(std::move(codec));
   }
-  tables->message = std::move(message);
-  return std::shared_ptr<const GroupTables>(std::move(tables));
+  return Status::Ok();
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const GroupTables>> MakeGroupTables(LayoutMessage message, const Config& job,
+                                                           std::uint32_t workers) {
+  const std::string where = "layout of group " + message.name;
+  if (message.codecs.size() != message.tensors.size()) {
+    return Corrupt(where + ": expected a codec for each of " + std::to_string(message.tensors.size()) +
+                   " tensors, got " + std::to_string(message.codecs.size()));
+  }
+  if (message.name.starts_with(kCollectivePrefix)) std::ranges::fill(message.codecs, kCodecNone);
+  TALLY_RETURN_IF_ERROR(CheckMessage(message, where, workers));
+  TALLY_ASSIGN_OR_RETURN(std::vector<WireLayout> stages, MakeWireStages(message.tensors, message.buckets,
+                                                                        message.codecs, job.compression, workers));
+  std::span<const std::uint16_t> owners = message.owners;  // of the stages in turn, where they number slabs anew
+  std::shared_ptr<const GroupTables> last;
+  for (WireLayout& stage : stages) {
+    auto tables = std::make_shared<GroupTables>();
+    static_cast<WireLayout&>(*tables) = std::move(stage);
+    if (tables->renumbered) {
+      const std::size_t count = std::min(owners.size(), tables->layout.slabs.size());
+      tables->owners.assign(owners.begin(), owners.begin() + static_cast<std::ptrdiff_t>(count));
+      owners = owners.subspan(count);
+    } else {
+      tables->owners = last->owners;
+    }
+    if (tables->owners.size() != tables->layout.slabs.size()) {
+      return Corrupt(where + ": expected an owner for each of " + std::to_string(tables->layout.slabs.size()) +
+                     " slabs, got " + std::to_string(tables->owners.size()));
+    }
+    TALLY_RETURN_IF_ERROR(MakeCodecs(tables.get()));
+    tables->message = message;
+    tables->before = std::move(last);
+    last = std::move(tables);
+  }
+  if (!owners.empty()) return Corrupt(where + ": " + std::to_string(owners.size()) + " owners of slabs that do not exist");
+  return last;
+}
+
+std::vector<std::shared_ptr<const GroupTables>> StagesOf(const std::shared_ptr<const GroupTables>& tables) {
+  std::vector<std::shared_ptr<const GroupTables>> stages;
+  for (auto stage = tables; stage != nullptr; stage = stage->before) stages.push_back(stage);
+  std::ranges::reverse(stages);
+  return stages;
 }
 
 FlowLimits MakeFlowLimits(const GroupTables& tables, const Config& job, std::uint32_t workers) {
   std::uint64_t largest = 1;
-  for (const GroupTables* part : {&tables, tables.warmup.get()}) {
-    for (std::uint32_t u = 0; part != nullptr && u < part->layout.slabs.size(); ++u) {
+  for (const GroupTables* part = &tables; part != nullptr; part = part->before.get()) {
+    for (std::uint32_t u = 0; u < part->layout.slabs.size(); ++u) {
       const std::uint64_t dense = part->layout.slabs[u].elements * sizeof(float);
       largest = std::max(largest, part->message.exchange == ExchangeKind::kSchedule ? dense : part->encoded_bytes(u));
     }

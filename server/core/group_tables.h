@@ -24,11 +24,12 @@ struct GroupTables : WireLayout {
   std::vector<std::unique_ptr<Codec>> codecs;  // one instance per codec id in use
   std::vector<const Codec*> tensor_codec;      // per tensor of `layout`, never null
 
-  std::shared_ptr<const GroupTables> warmup;   // what holds before start_step; null if that is 0
+  std::vector<std::uint16_t> owners;           // per slab of `layout`, indices into message.owner_list
+  std::shared_ptr<const GroupTables> before;   // the stage that holds before first_step; null if that is 0
 
   // Streams of frames that each have an order and a credit of their own.
   std::uint32_t phases() const { return layout.buckets.size() > declared_buckets ? 2 : 1; }
-  const OwnerRef& owner(std::uint32_t slab) const { return message.owner_list[message.owners[slab]]; }
+  const OwnerRef& owner(std::uint32_t slab) const { return message.owner_list[owners[slab]]; }
   // Encoded bytes of a slab with its tensor's codec.
   std::uint64_t encoded_bytes(std::uint32_t slab) const;
 };
@@ -37,10 +38,8 @@ struct GroupTables : WireLayout {
 Result<std::shared_ptr<const GroupTables>> MakeGroupTables(LayoutMessage message, const Config& job,
                                                            std::uint32_t workers);
 
-// Those that hold in a step.
-inline const GroupTables& TablesAt(const GroupTables& tables, StepId step) {
-  return tables.warmup != nullptr && step.value < tables.start_step ? *tables.warmup : tables;
-}
+// All stages, by first step; `tables` is the last one.
+std::vector<std::shared_ptr<const GroupTables>> StagesOf(const std::shared_ptr<const GroupTables>& tables);
 
 // Credit per (worker, owner, group) and the largest frame payload, from the job's settings (DESIGN §4: at least N slabs
 // of the largest encoded size; a frame is at most credit / N).

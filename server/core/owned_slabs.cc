@@ -3,14 +3,14 @@
 namespace tally {
 
 OwnedSlabs::OwnedSlabs(const Layout& layout, std::span<const std::uint32_t> numbers,
-                       std::span<const Codec* const> tensor_codec)
-    : local_(layout.slabs.size(), kNotHere) {
+                       std::span<const Codec* const> tensor_codec, std::uint32_t workers)
+    : sums_(tensor_codec, workers), local_(layout.slabs.size(), kNotHere) {
   slabs_.reserve(numbers.size());
   for (const std::uint32_t u : numbers) {
     const Slab& slab = layout.slabs[u];
     const Codec* codec = tensor_codec[slab.tensor];
     local_[u] = size();
-    slabs_.push_back({u, slab, codec, codec->EncodedBytes(slab.elements)});
+    slabs_.push_back({u, slab, codec, sums_[slab.tensor], codec->EncodedBytes(slab.elements)});
   }
 }
 

@@ -14,6 +14,7 @@
 #include "common/status.h"
 #include "common/transport/link.h"
 #include "compress/codec.h"
+#include "compress/owner_sum.h"
 
 namespace tally {
 
@@ -21,6 +22,7 @@ struct OwnedSlab {
   std::uint32_t number = 0;  // u
   Slab slab;
   const Codec* codec = nullptr;
+  const OwnerSum* sum = nullptr;  // null: the codec sums and answers by itself
   std::size_t encoded_bytes = 0;
 };
 
@@ -29,7 +31,8 @@ class OwnedSlabs {
   static constexpr std::uint32_t kNotHere = std::numeric_limits<std::uint32_t>::max();
 
   // `numbers` rising; tensor_codec per tensor of the layout, all non-null and outliving this.
-  OwnedSlabs(const Layout& layout, std::span<const std::uint32_t> numbers, std::span<const Codec* const> tensor_codec);
+  OwnedSlabs(const Layout& layout, std::span<const std::uint32_t> numbers, std::span<const Codec* const> tensor_codec,
+             std::uint32_t workers);
 
   std::uint32_t size() const { return static_cast<std::uint32_t>(slabs_.size()); }
   const OwnedSlab& operator[](std::uint32_t local) const { return slabs_[local]; }
@@ -43,6 +46,7 @@ class OwnedSlabs {
   Status Check(const Frame& push) const;
 
  private:
+  const OwnerSums sums_;
   std::vector<OwnedSlab> slabs_;
   std::vector<std::uint32_t> local_;  // per slab of the layout
 };

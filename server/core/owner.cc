@@ -34,11 +34,14 @@ struct Held {
   std::uint32_t next = kNowhere;
 };
 
+constexpr std::uint8_t kNoVersion = 0xFF;
+
 // A slab in the open step.
 struct SlabState {
+  std::uint8_t version = kNoVersion;  // of its pushes' codec
   std::uint32_t added = 0;         // in deterministic mode also the place whose turn it is
   std::uint32_t held = kNowhere;   // list of Held, by place
-  float* sum = nullptr;
+  std::byte* sum = nullptr;        // fp32 numbers, or as the codec's OwnerSum has it
   BufferRef sum_hold;
   double weight = 0;
   bool non_finite = false;
@@ -55,7 +58,7 @@ float TotalWeight(const SlabState& state) { return static_cast<float>(state.weig
 std::vector<bool> LossySlabs(bool error_feedback, const OwnedSlabs& owned) {
   std::vector<bool> lossy(owned.size());
   for (std::uint32_t local = 0; local < owned.size(); ++local) {
-    lossy[local] = error_feedback && owned[local].codec->traits().lossy;
+    lossy[local] = error_feedback && HasLossyReply(*owned[local].codec);
   }
   return lossy;
 }
@@ -72,6 +75,7 @@ struct Owner::Impl {
   // Changes nothing.
   Status Validate(const Frame& frame);
   Status ValidateStep(const FrameHeader& header);
+  Status ValidateVersion(const FrameHeader& header) const;
   Status ValidateHeldBytes(const FrameHeader& header) const;
 
   // Slabs below are named by their local index.
@@ -81,6 +85,8 @@ struct Owner::Impl {
   Contribution TakeFirstHeld(SlabState& state);
   void DropSum(std::uint32_t local);
   void Reply(const FrameHeader& push, RecycledList<ReplyFrame>* replies);
+  std::size_t SumBytes(std::uint32_t local) const;
+  std::size_t ReplyBytes(std::uint32_t local) const;
   bool EncodeReply(std::uint32_t local, std::byte* out);
   void MakeReply(std::uint32_t local, ReplyFrame* reply) const;
 
@@ -104,6 +110,7 @@ struct Owner::Impl {
   std::vector<Held> held_;              // recycled through free_held_
   std::uint32_t free_held_ = kNowhere;
   std::vector<std::uint32_t> completed_;  // by the frame at hand, local indices
+  std::vector<std::size_t> reply_bytes_;  // of those
 
   const Layout residual_layout_;
   ErrorFeedback residual_;
@@ -122,7 +129,7 @@ Owner::Impl::Impl(const OwnerOptions& options, const Layout& layout, std::span<c
     : options_(options),
       layout_(layout),
       pool_(pool),
-      owned_(layout, slabs, tensor_codec),
+      owned_(layout, slabs, tensor_codec, options.workers),
       states_(slabs.size()),
       arrived_words_((options.workers + 63) / 64),
       residual_layout_(owned_.AsTensors()),
@@ -131,6 +138,7 @@ Owner::Impl::Impl(const OwnerOptions& options, const Layout& layout, std::span<c
   TALLY_CHECK(options.workers >= 1, "an owner needs workers");
   arrived_.resize(states_.size() * arrived_words_);
   completed_.reserve(states_.size());
+  reply_bytes_.reserve(states_.size());
 }
 
 Status Owner::Impl::ValidateStep(const FrameHeader& header) {
@@ -153,6 +161,19 @@ Status Owner::Impl::ValidateStep(const FrameHeader& header) {
   if (!AllDone()) {
     return WrongPush("step", Number(step_) + ", of which " + Number(states_.size() - done_) + " slabs are unfinished",
                  Number(step));
+  }
+  return Status::Ok();
+}
+
+Status Owner::Impl::ValidateVersion(const FrameHeader& header) const {
+  for (const std::uint32_t u : header.slabs) {
+    const std::uint32_t local = owned_.Local(u);
+    const unsigned versions = owned_[local].sum == nullptr ? 1 : owned_[local].sum->versions();
+    const std::uint8_t known = header.step.value == step_ ? states_[local].version : kNoVersion;
+    if (header.codec_version < versions && (known == kNoVersion || known == header.codec_version)) continue;
+    return WrongPush("codec version of slab " + Number(u),
+                     known == kNoVersion ? "below " + Number(versions) : Number(known) + ", as the slab's other pushes",
+                     Number(header.codec_version));
   }
   return Status::Ok();
 }
@@ -191,7 +212,6 @@ Status Owner::Impl::Validate(const Frame& frame) {
   if ((header.flags & ~(kFlagNonFinite | kVerdictFlags)) != 0) {
     return WrongPush("flags", "known ones", Number(header.flags));
   }
-  if (header.codec_version != 0) return WrongPush("codec version", "0", Number(header.codec_version));
   if (!header.contributors.empty()) {
     return WrongPush("contributors", "none in a push", Number(header.contributors.size()));
   }
@@ -201,6 +221,7 @@ Status Owner::Impl::Validate(const Frame& frame) {
   }
   TALLY_RETURN_IF_ERROR(ValidateStep(header));
   TALLY_RETURN_IF_ERROR(owned_.Check(frame));
+  TALLY_RETURN_IF_ERROR(ValidateVersion(header));
   return ValidateHeldBytes(header);
 }
 
@@ -231,6 +252,7 @@ Status Owner::Impl::OnPush(Frame& frame, RecycledList<ReplyFrame>* replies) {
       continue;
     }
     arrived_[local * arrived_words_ + header.position / 64] |= std::uint64_t{1} << (header.position % 64);
+    states_[local].version = header.codec_version;
     BufferRef hold = whole_frame ? std::move(frame.hold) : frame.hold;
     Take(local, header.position, {payload, std::move(hold), header.weight, non_finite, whole_frame});
     if (states_[local].added == options_.workers) completed_.push_back(local);
@@ -260,23 +282,31 @@ void Owner::Impl::Apply(std::uint32_t local, Contribution&& contribution) {
   }
   if (state.non_finite) return;
   const Codec& codec = *owned_[local].codec;
+  const OwnerSum* sum = owned_[local].sum;
   const std::size_t n = owned_[local].slab.elements;
   if (state.sum != nullptr) {
-    codec.DecodeAdd(contribution.payload, n, state.sum);
-    return;
+    if (sum != nullptr) return sum->Add(state.version, contribution.payload, n, state.sum);
+    return codec.DecodeAdd(contribution.payload, n, reinterpret_cast<float*>(state.sum));
   }
-  stats_.accumulator_bytes += n * sizeof(float);
+  stats_.accumulator_bytes += SumBytes(local);
   // Bytes that nobody else needs become the accumulator where they lie.
   const auto address = reinterpret_cast<std::uintptr_t>(contribution.payload.data());
   if (codec.id() == kCodecNone && contribution.whole_frame && contribution.hold.unique() &&
       address % alignof(float) == 0) {
-    state.sum = reinterpret_cast<float*>(contribution.payload.data());
+    state.sum = contribution.payload.data();
     state.sum_hold = std::move(contribution.hold);
     return;
   }
-  state.sum_hold = pool_->Get(n * sizeof(float));
-  state.sum = reinterpret_cast<float*>(state.sum_hold.data());
-  codec.Decode(contribution.payload, n, state.sum);
+  state.sum_hold = pool_->Get(SumBytes(local));
+  state.sum = state.sum_hold.data();
+  if (sum != nullptr) return sum->Start(state.version, contribution.payload, n, state.sum);
+  codec.Decode(contribution.payload, n, reinterpret_cast<float*>(state.sum));
+}
+
+std::size_t Owner::Impl::SumBytes(std::uint32_t local) const {
+  const OwnedSlab& owned = owned_[local];
+  const std::size_t n = owned.slab.elements;
+  return owned.sum == nullptr ? n * sizeof(float) : owned.sum->SumBytes(states_[local].version, n);
 }
 
 void Owner::Impl::Hold(SlabState& state, std::uint32_t place, Contribution&& contribution) {
@@ -308,15 +338,28 @@ Contribution Owner::Impl::TakeFirstHeld(SlabState& state) {
 void Owner::Impl::DropSum(std::uint32_t local) {
   SlabState& state = states_[local];
   if (state.sum == nullptr) return;
-  stats_.accumulator_bytes -= owned_[local].slab.elements * sizeof(float);
+  stats_.accumulator_bytes -= SumBytes(local);
   state.sum = nullptr;
   state.sum_hold.Reset();
+}
+
+// 0 if an OwnerSum cannot tell it in finite numbers.
+std::size_t Owner::Impl::ReplyBytes(std::uint32_t local) const {
+  const OwnedSlab& owned = owned_[local];
+  const SlabState& state = states_[local];
+  if (owned.sum == nullptr) return owned.encoded_bytes;
+  if (state.non_finite || !std::isfinite(TotalWeight(state))) return 0;
+  return owned.sum->ReplyBytes(state.version, state.sum, owned.slab.elements);
 }
 
 bool Owner::Impl::EncodeReply(std::uint32_t local, std::byte* out) {
   const SlabState& state = states_[local];
   if (state.non_finite) return false;
   const OwnedSlab& owned = owned_[local];
+  if (owned.sum != nullptr) {
+    owned.sum->Reply(state.version, state.sum, owned.slab.elements, out);
+    return true;
+  }
   const EncodeKey key{.seed = options_.seed,
                       .tensor = owned.slab.tensor,
                       .step = step_,
@@ -324,8 +367,8 @@ bool Owner::Impl::EncodeReply(std::uint32_t local, std::byte* out) {
                       .offset = owned.slab.offset,
                       .stochastic = options_.stochastic};
   const Slab& residual = residual_layout_.slabs[local];
-  return encoder_.Encode(*owned.codec, key, state.sum, owned.slab.elements, TotalWeight(state), residual_.Old(residual),
-                         residual_.Next(residual), out);
+  return encoder_.Encode(*owned.codec, key, reinterpret_cast<const float*>(state.sum), owned.slab.elements,
+                         TotalWeight(state), residual_.Old(residual), residual_.Next(residual), out);
 }
 
 void Owner::Impl::MakeReply(std::uint32_t local, ReplyFrame* reply) const {
@@ -341,6 +384,7 @@ void Owner::Impl::MakeReply(std::uint32_t local, ReplyFrame* reply) const {
   header.role = options_.role;
   header.kind = FrameKind::kReply;
   header.codec = owned.codec->id();
+  header.codec_version = state.version;
   header.flags = state.non_finite ? kFlagNonFinite : 0;
   header.weight = static_cast<double>(TotalWeight(state));
   header.slabs.assign(1, owned.number);
@@ -355,16 +399,18 @@ void Owner::Impl::Reply(const FrameHeader& push, RecycledList<ReplyFrame>* repli
   if (completed_.empty()) return;
   const bool in_place = completed_.size() == 1 && push.codec == kCodecNone;
   std::size_t room = 0;
-  for (const std::uint32_t local : completed_) room += owned_[local].encoded_bytes;
+  reply_bytes_.clear();
+  for (const std::uint32_t local : completed_) room += reply_bytes_.emplace_back(ReplyBytes(local));
   BufferRef buffer;
   if (!in_place) buffer = pool_->Get(room);
   std::size_t used = 0;
   std::optional<std::size_t> open;  // the frame in `replies` that the next slab may join
-  for (const std::uint32_t local : completed_) {
+  for (std::size_t i = 0; i < completed_.size(); ++i) {
+    const std::uint32_t local = completed_[i];
     SlabState& state = states_[local];
-    const std::size_t bytes = owned_[local].encoded_bytes;
-    std::byte* out = in_place ? reinterpret_cast<std::byte*>(state.sum) : buffer.data() + used;
-    const bool finite = EncodeReply(local, out);
+    const std::size_t bytes = reply_bytes_[i];
+    std::byte* out = in_place ? state.sum : buffer.data() + used;
+    const bool finite = bytes != 0 && EncodeReply(local, out);
     state.done = true;
     ++done_;
     ++stats_.slabs_done;
@@ -380,7 +426,8 @@ void Owner::Impl::Reply(const FrameHeader& push, RecycledList<ReplyFrame>* repli
     state.result_hold = in_place ? state.sum_hold : buffer;
     if (!in_place) DropSum(local);
     used += bytes;
-    if (open && (*replies)[*open].header.weight == static_cast<double>(TotalWeight(state))) {
+    if (open && (*replies)[*open].header.weight == static_cast<double>(TotalWeight(state)) &&
+        (*replies)[*open].payload.size() + bytes <= kMaxPayloadBytes) {
       ReplyFrame& frame = (*replies)[*open];
       frame.header.slabs.push_back(owned_[local].number);
       frame.payload = {frame.payload.data(), frame.payload.size() + bytes};
@@ -407,6 +454,7 @@ void Owner::Impl::EndStep(bool commit) {
     state.added = 0;
     state.weight = 0;
     state.non_finite = state.done = false;
+    state.version = kNoVersion;
   }
   std::ranges::fill(arrived_, 0);
   done_ = 0;
@@ -424,8 +472,18 @@ Owner::~Owner() = default;
 
 Status Owner::OnPush(Frame& frame, RecycledList<ReplyFrame>* replies) { return impl_->OnPush(frame, replies); }
 
-void Owner::OnVerdict(StepId step, bool commit) {
-  if (step.value == impl_->step_) impl_->EndStep(commit);
+Status Owner::Check(const Frame& frame) { return impl_->Validate(frame); }
+
+bool Owner::OnVerdict(StepId step, bool commit) {
+  if (step.value != impl_->step_) return false;
+  impl_->EndStep(commit);
+  return true;
+}
+
+void Owner::TakeResidual(Owner* former) {
+  if (former->impl_->residual_.bytes() == 0) return;
+  TALLY_CHECK(impl_->residual_.bytes() == former->impl_->residual_.bytes(), "a residual fits the slabs it is taken over for");
+  std::swap(impl_->residual_, former->impl_->residual_);
 }
 
 std::string Owner::Missing(std::size_t max_items) const {

@@ -60,10 +60,16 @@ class Owner {
   // Errors, with nothing changed: kCorrupt (a field, a length, a slab not owned, values that do not validate) means the
   // sender broke the protocol; kMismatch (epoch); kInvalidArgument (step outside the window: a stale frame to drop).
   Status OnPush(Frame& frame, RecycledList<ReplyFrame>* replies);
+  // What OnPush checks first. Errors as there.
+  Status Check(const Frame& frame);
 
   // The step's verdict: commit swaps the residuals of lossy replies, skip drops them; results of the step are freed.
-  // Also understood from the flags of the first frame of step + 1. Repeats are harmless.
-  void OnVerdict(StepId step, bool commit);
+  // Also understood from the flags of the first frame of step + 1. Repeats are harmless: false, nothing done.
+  bool OnVerdict(StepId step, bool commit);
+
+  // Before its first push: takes over the residual of an owner that has ended its last step; slabs are the same. One
+  // that kept none, as its replies were not lossy, has none to give.
+  void TakeResidual(Owner* former);
 
   // What unfinished slabs of the current step wait for: "slab 17 (fc1.weight) misses positions 2, 3"; empty if nothing.
   std::string Missing(std::size_t max_items) const;

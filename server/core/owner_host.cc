@@ -7,33 +7,37 @@ namespace tally {
 
 OwnerHost::OwnerHost(Options options, BufferPool* pool) : options_(std::move(options)), pool_(pool) {}
 
-OwnerHost::Hosted OwnerHost::Gather(std::shared_ptr<const GroupTables> tables, bool error_feedback) const {
-  Hosted hosted;
-  for (std::uint32_t u = 0; u < tables->message.owners.size(); ++u) {
+OwnerHost::Stage OwnerHost::Gather(std::shared_ptr<const GroupTables> tables, bool error_feedback) const {
+  Stage stage;
+  for (std::uint32_t u = 0; u < tables->owners.size(); ++u) {
     if (tables->owner(u) != options_.self) continue;
-    hosted.slabs.push_back(u);
+    stage.slabs.push_back(u);
     const std::uint64_t dense = tables->layout.slabs[u].elements * sizeof(float);
-    hosted.dense_bytes += dense;
-    const bool lossy = tables->tensor_codec[tables->layout.slabs[u].tensor]->traits().lossy;
-    if (lossy && error_feedback) hosted.residual_bytes += 2 * dense;
+    stage.dense_bytes += dense;
+    const Codec& codec = *tables->tensor_codec[tables->layout.slabs[u].tensor];
+    if (error_feedback && HasLossyReply(codec)) stage.residual_bytes += 2 * dense;
   }
-  hosted.tables = std::move(tables);
-  return hosted;
+  stage.tables = std::move(tables);
+  return stage;
 }
 
 Status OwnerHost::AddGroup(std::shared_ptr<const GroupTables> tables, const Config& job) {
   const LayoutMessage& message = tables->message;
   if (message.exchange != ExchangeKind::kOwners) return Status::Ok();
-  Hosted hosted = Gather(tables, job.compression.error_feedback), warmup;
-  if (tables->warmup != nullptr) warmup = Gather(tables->warmup, job.compression.error_feedback);
-  if (hosted.slabs.empty() && warmup.slabs.empty()) return Status::Ok();
+  Stages stages;
+  std::uint64_t bytes = 0, residual_bytes = 0;
+  for (auto& stage_tables : StagesOf(tables)) {
+    const Stage& stage = stages.emplace_back(Gather(std::move(stage_tables), job.compression.error_feedback));
+    bytes = std::max(bytes, stage.dense_bytes);
+    residual_bytes = std::max(residual_bytes, stage.residual_bytes);
+  }
+  if (bytes == 0) return Status::Ok();
   const FlowLimits limits = MakeFlowLimits(*tables, job, options_.workers);
-  const std::uint64_t bytes = std::max(hosted.dense_bytes, warmup.dense_bytes);
   const std::uint64_t credit = options_.workers * limits.credit_bytes * tables->phases();
-  const std::uint64_t needed = 2 * bytes + hosted.residual_bytes + credit;
+  const std::uint64_t needed = 2 * bytes + residual_bytes + credit;
   if (options_.memory_cap_bytes != 0 && owned_bytes_ + needed > options_.memory_cap_bytes) {
     return Unavailable("group " + message.name + " needs " + std::to_string(needed) + " bytes on this owner (two steps of " +
-                       std::to_string(bytes) + " bytes, " + std::to_string(hosted.residual_bytes) +
+                       std::to_string(bytes) + " bytes, " + std::to_string(residual_bytes) +
                        " bytes of residuals and the credit of " + std::to_string(options_.workers) +
                        " workers) beside " + std::to_string(owned_bytes_) + " for other groups; allowed are " +
                        std::to_string(options_.memory_cap_bytes) +
@@ -52,43 +56,60 @@ Status OwnerHost::AddGroup(std::shared_ptr<const GroupTables> tables, const Conf
   owner.seed = job.compression.seed;
   owner.stochastic = StochasticRounding(job.compression);
   owner.held_bytes_cap = credit;
-  const auto place = [&](Hosted&& from, StepId first_step, Groups* groups) {
-    if (from.slabs.empty()) return;
-    Hosted& placed = (*groups)[message.group.value] = std::move(from);
-    placed.start_step = tables->start_step;
-    owner.first_step = first_step;
-    placed.owner =
-        std::make_unique<Owner>(owner, placed.tables->layout, placed.slabs, placed.tables->tensor_codec, pool_);
-  };
-  place(std::move(hosted), std::max(message.first_step, StepId(tables->start_step)), &groups_);
-  if (message.first_step.value < tables->start_step) place(std::move(warmup), message.first_step, &warmups_);
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    Stage& stage = stages[i];
+    const bool over = i + 1 < stages.size() && message.first_step.value >= stages[i + 1].tables->first_step;
+    if (stage.slabs.empty() || over) continue;
+    owner.first_step = std::max(message.first_step, StepId(stage.tables->first_step));
+    stage.owner = std::make_unique<Owner>(owner, stage.tables->layout, stage.slabs, stage.tables->tensor_codec, pool_);
+  }
+  groups_[message.group.value] = std::move(stages);
   return Status::Ok();
 }
 
+std::size_t OwnerHost::StageAt(const Stages& stages, StepId step) {
+  std::size_t i = stages.size() - 1;
+  while (i > 0 && step.value < stages[i].tables->first_step) --i;
+  return i;
+}
+
 Status OwnerHost::OnPush(Frame& frame) {
-  const std::uint32_t group = frame.header.group.value;
   const StepId step = frame.header.step;
-  const auto warmup = warmups_.find(group);
-  const bool warming_up = warmup != warmups_.end() && step.value < warmup->second.start_step;
-  Groups& groups = warming_up ? warmups_ : groups_;
-  const auto found = groups.find(group);
-  if (found == groups.end()) {
-    return Corrupt("push for group " + std::to_string(group) + ", of which nothing is owned here in step " +
+  const auto found = groups_.find(frame.header.group.value);
+  Stages* stages = found == groups_.end() ? nullptr : &found->second;
+  const std::size_t i = stages == nullptr ? 0 : StageAt(*stages, step);
+  Owner* owner = stages == nullptr ? nullptr : (*stages)[i].owner.get();
+  if (owner == nullptr) {
+    return Corrupt("push for group " + std::to_string(frame.header.group.value) + ", of which nothing is owned here in step " +
                    std::to_string(step.value));
   }
-  const bool committed = (frame.header.flags & kFlagPreviousCommitted) != 0;
-  const Status status = found->second.owner->OnPush(frame, &replies_);
+  Status status = Status::Ok();
+  if (i > 0 && step.value == (*stages)[i].tables->first_step) {
+    // The first frame of a stage tells that the last step of the one before is over.
+    status = owner->Check(frame);
+    Owner* former = (*stages)[i - 1].owner.get();
+    if (status.ok() && former != nullptr && former->Missing(1).empty()) {
+      EndStep(stages, StepId(step.value - 1), (frame.header.flags & kFlagPreviousCommitted) != 0);
+    }
+  }
+  if (status.ok()) status = owner->OnPush(frame, &replies_);
   for (ReplyFrame& reply : replies_) {
     SendReply(reply);
     reply.hold.Reset();
   }
   replies_.Clear();
-  // The first frame after the warm-up tells that its last step is over.
-  if (status.ok() && !warming_up && warmup != warmups_.end() && warmup->second.owner->Missing(1).empty()) {
-    warmup->second.owner->OnVerdict(StepId(warmup->second.start_step - 1), committed);
-  }
   // A step outside the window is an old frame that was under way: dropped, counted by the owner.
   return status.kind() == StatusKind::kInvalidArgument ? Status::Ok() : status;
+}
+
+// The step that ends a stage leaves its residual to the next one.
+void OwnerHost::EndStep(Stages* stages, StepId step, bool commit) {
+  const std::size_t i = StageAt(*stages, step);
+  Owner* owner = (*stages)[i].owner.get();
+  if (owner == nullptr || !owner->OnVerdict(step, commit)) return;
+  if (i + 1 == stages->size() || step.value + 1 != (*stages)[i + 1].tables->first_step) return;
+  const Stage& next = (*stages)[i + 1];
+  if (!next.tables->renumbered) next.owner->TakeResidual(owner);
 }
 
 void OwnerHost::SendReply(ReplyFrame& reply) {
@@ -107,20 +128,18 @@ void OwnerHost::SendReply(ReplyFrame& reply) {
 }
 
 void OwnerHost::OnVerdict(const VerdictMessage& verdict) {
-  for (const Groups* groups : {&groups_, &warmups_}) {
-    const auto found = groups->find(verdict.group.value);
-    if (found != groups->end()) found->second.owner->OnVerdict(verdict.step, verdict.commit);
-  }
+  const auto found = groups_.find(verdict.group.value);
+  if (found != groups_.end()) EndStep(&found->second, verdict.step, verdict.commit);
 }
 
 std::string OwnerHost::Missing() const {
   std::string text;
-  for (const Groups* groups : {&warmups_, &groups_}) {
-    for (const auto& [id, hosted] : *groups) {
-      const std::string missing = hosted.owner->Missing(3);
+  for (const auto& [id, stages] : groups_) {
+    for (const Stage& stage : stages) {
+      const std::string missing = stage.owner == nullptr ? "" : stage.owner->Missing(3);
       if (missing.empty()) continue;
       if (!text.empty()) text += "; ";
-      text += "group " + hosted.tables->message.name + ": " + missing;
+      text += "group " + stage.tables->message.name + ": " + missing;
     }
   }
   return text;
@@ -128,9 +147,10 @@ std::string OwnerHost::Missing() const {
 
 Owner::Stats OwnerHost::stats() const {
   Owner::Stats total;
-  for (const Groups* groups : {&warmups_, &groups_}) {
-    for (const auto& [id, hosted] : *groups) {
-      const Owner::Stats& s = hosted.owner->stats();
+  for (const auto& [id, stages] : groups_) {
+    for (const Stage& stage : stages) {
+      if (stage.owner == nullptr) continue;
+      const Owner::Stats& s = stage.owner->stats();
       total.pushes += s.pushes;
       total.duplicates += s.duplicates;
       total.stale += s.stale;
@@ -146,15 +166,19 @@ Owner::Stats OwnerHost::stats() const {
 
 double OwnerHost::ResidualL1() const {
   double sum = 0;
-  for (const auto& [id, hosted] : groups_) sum += hosted.owner->ResidualL1();
+  for (const auto& [id, stages] : groups_) {
+    for (const Stage& stage : stages) sum += stage.owner == nullptr ? 0 : stage.owner->ResidualL1();
+  }
   return sum;
 }
 
-const Owner* OwnerHost::owner(GroupId group) const {
+const Owner* OwnerHost::owner(GroupId group, StepId step) const {
   const auto found = groups_.find(group.value);
-  return found == groups_.end() ? nullptr : found->second.owner.get();
+  return found == groups_.end() ? nullptr : found->second[StageAt(found->second, step)].owner.get();
 }
 
-Owner* OwnerHost::owner(GroupId group) { return const_cast<Owner*>(std::as_const(*this).owner(group)); }
+Owner* OwnerHost::owner(GroupId group, StepId step) {
+  return const_cast<Owner*>(std::as_const(*this).owner(group, step));
+}
 
 }  // namespace tally

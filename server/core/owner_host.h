@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -35,11 +36,13 @@ class OwnerHost {
   };
   OwnerHost(Options options, BufferPool* pool);
 
+  static constexpr StepId kLastStage{std::numeric_limits<std::uint64_t>::max()};
+
   // Makes the group's owner if any slab is owned here. Errors: kUnavailable when it does not fit the memory cap (needed
   // and allowed bytes named).
   Status AddGroup(std::shared_ptr<const GroupTables> tables, const Config& job);
   std::uint32_t workers() const { return options_.workers; }
-  bool owns(GroupId group) const { return groups_.contains(group.value) || warmups_.contains(group.value); }
+  bool owns(GroupId group) const { return groups_.contains(group.value); }
 
   // A push from a link, or from this process's own worker. Replies are sent before it returns.
   // Errors: kCorrupt, kMismatch: the sender broke the protocol. A stale or repeated frame is no error.
@@ -50,24 +53,27 @@ class OwnerHost {
   std::string Missing() const;
   Owner::Stats stats() const;
   double ResidualL1() const;
-  const Owner* owner(GroupId group) const;
-  Owner* owner(GroupId group);
+  // Of the slabs that are owned here in a step, by default of those once the codec is as configured; null if none are.
+  const Owner* owner(GroupId group, StepId step = kLastStage) const;
+  Owner* owner(GroupId group, StepId step = kLastStage);
 
  private:
-  struct Hosted {
+  // What is owned of a group from a step on.
+  struct Stage {
     std::shared_ptr<const GroupTables> tables;
     std::vector<std::uint32_t> slabs;
-    std::unique_ptr<Owner> owner;
+    std::unique_ptr<Owner> owner;  // null without slabs
     std::uint64_t dense_bytes = 0, residual_bytes = 0;
-    std::uint64_t start_step = 0;  // of the codec, when this ends or begins
   };
-  using Groups = std::map<std::uint32_t, Hosted>;
-  Hosted Gather(std::shared_ptr<const GroupTables> tables, bool error_feedback) const;
+  using Stages = std::vector<Stage>;  // by first step
+  Stage Gather(std::shared_ptr<const GroupTables> tables, bool error_feedback) const;
+  static std::size_t StageAt(const Stages& stages, StepId step);
+  static void EndStep(Stages* stages, StepId step, bool commit);
   void SendReply(ReplyFrame& reply);
 
   Options options_;
   BufferPool* pool_;
-  Groups groups_, warmups_;  // by group: what is owned from start_step on, and before it
+  std::map<std::uint32_t, Stages> groups_;  // those of which any stage owns a slab
   RecycledList<ReplyFrame> replies_;
   std::uint64_t owned_bytes_ = 0;
 };

@@ -5,8 +5,11 @@
 #include <string>
 
 #include "compress/codec.h"
+#include "compress/stages.h"
 
 namespace tally {
+
+namespace {
 
 Result<WireLayout> MakeWireLayout(std::span<const TensorSpec> tensors,
                                   std::span<const std::vector<std::uint32_t>> buckets,
@@ -32,10 +35,7 @@ Result<WireLayout> MakeWireLayout(std::span<const TensorSpec> tensors,
       if (!linear.contains(codecs[t])) {
         TALLY_ASSIGN_OR_RETURN(std::unique_ptr<LinearCodec> made, MakeLinearCodec(codecs[t], options));
         linear[codecs[t]] = made.get();
-        if (made != nullptr) {
-          result.start_step = std::max(result.start_step, made->start_step());
-          result.linear_codecs.push_back(std::move(made));
-        }
+        if (made != nullptr) result.linear_codecs.push_back(std::move(made));
       }
       const LinearCodec* codec = linear[codecs[t]];
       if (codec == nullptr) continue;
@@ -57,6 +57,32 @@ Result<WireLayout> MakeWireLayout(std::span<const TensorSpec> tensors,
   }
   TALLY_ASSIGN_OR_RETURN(result.layout, MakeLayout(wire, wire_buckets, workers));
   TALLY_ASSIGN_OR_RETURN(result.dense, MakeLayout(dense, wire_buckets, workers));
+  return result;
+}
+
+}  // namespace
+
+Result<std::vector<WireLayout>> MakeWireStages(std::span<const TensorSpec> tensors,
+                                               std::span<const std::vector<std::uint32_t>> buckets,
+                                               std::span<const std::uint8_t> codecs,
+                                               const Config::Compression& options, std::uint32_t workers) {
+  const std::vector<std::uint8_t> uncompressed(codecs.size(), kCodecNone);
+  std::vector<CodecStage> stages = CodecStages(options);
+  if (std::ranges::equal(codecs, uncompressed)) stages = {{.first_step = 0, .options = options}};
+  std::vector<WireLayout> result;
+  for (CodecStage& stage : stages) {
+    result.emplace_back();
+    TALLY_ASSIGN_OR_RETURN(result.back(), MakeWireLayout(tensors, buckets, stage.uncompressed ? uncompressed : codecs,
+                                                         stage.options, workers));
+    WireLayout& wire = result.back();
+    wire.first_step = stage.first_step;
+    wire.options = std::move(stage.options);
+    // Vectors travel as they are; so does nothing of the tensors that they stand for.
+    wire.codec_ids = stage.uncompressed ? uncompressed : std::vector(codecs.begin(), codecs.end());
+    for (const LinearPart& part : wire.linear) wire.codec_ids[part.tensor] = kCodecNone;
+    wire.codec_ids.resize(wire.layout.tensors.size(), kCodecNone);
+    if (result.size() > 1) wire.renumbered = wire.layout.slabs != result[result.size() - 2].layout.slabs;
+  }
   return result;
 }
 

@@ -32,16 +32,19 @@ struct WireLayout {
   Layout layout;  // as it travels; tensors with a linear codec are empty
   std::vector<LinearPart> linear;
   std::vector<std::unique_ptr<LinearCodec>> linear_codecs;
-  std::uint64_t start_step = 0;   // before it, `dense` is what travels
+  std::uint64_t first_step = 0;      // from which on this is what travels
+  Config::Compression options;       // that hold then
+  bool renumbered = true;            // its slabs are not those of the stage before
+  std::vector<std::uint8_t> codec_ids;  // per tensor of `layout`: what its slabs are encoded with
   std::uint32_t declared_tensors = 0, declared_buckets = 0;
   std::vector<std::uint32_t> second_bucket;  // per declared bucket: that of its second phase, 0 if it has none
 
   bool is_vector(std::uint32_t tensor) const { return tensor >= declared_tensors; }
 };
 
-// `codecs`: the id per tensor, of linear codecs or others. Errors as MakeLayout, and kCorrupt for a linear codec that
-// does not fit its tensor.
-Result<WireLayout> MakeWireLayout(std::span<const TensorSpec> tensors,
+// One per stage of the codec (compress/stages.h). `codecs`: the id per tensor, of linear codecs or others. Errors as
+// MakeLayout, and kCorrupt for a linear codec that does not fit its tensor.
+Result<std::vector<WireLayout>> MakeWireStages(std::span<const TensorSpec> tensors,
                                   std::span<const std::vector<std::uint32_t>> buckets,
                                   std::span<const std::uint8_t> codecs, const Config::Compression& options,
                                   std::uint32_t workers);

@@ -122,27 +122,36 @@ TEST_P(Resumed, GivesTheBitsOfAJobThatRanThrough) {
   ExpectSameBits(through.residuals, parts.residuals);
 }
 
-// No server has a residual in the ps jobs here: none's reply is exact, linear codecs leave owners none.
+// No server has a residual in the ps jobs here: none's reply is exact, linear codecs, int8_shared and topk's unions leave owners none.
 INSTANTIATE_TEST_SUITE_P(
     Jobs, Resumed,
     testing::Values(Setting{"ps_none", 1, {"aggregation.mode=ps"}},
                     Setting{"ring_powersgd",
                             0,
                             {"aggregation.mode=ring", "compression.codec=powersgd",
-                             "compression.powersgd_start_step=1"}},
+                             "compression.start_step=1"}},
                     Setting{"ring_powersgd_warming_up",
                             0,
                             {"aggregation.mode=ring", "compression.codec=powersgd",
-                             "compression.powersgd_start_step=5"}},
+                             "compression.start_step=5"}},
                     Setting{"ps_powersgd",
                             2,
-                            {"aggregation.mode=ps", "compression.codec=powersgd", "compression.powersgd_start_step=4"}},
+                            {"aggregation.mode=ps", "compression.codec=powersgd", "compression.start_step=4"}},
                     Setting{"ring_randomk", 0, {"aggregation.mode=ring", "compression.codec=randomk"}},
                     Setting{"direct_int8", 0, {"aggregation.mode=ring", "compression.codec=int8"}},
                     Setting{"direct_onebit", 0, {"aggregation.mode=ring", "compression.codec=onebit"}},
                     Setting{"direct_topk",
                             0,
                             {"aggregation.mode=ring", "compression.codec=topk", "compression.ratio=0.05"}},
+                    Setting{"ps_int8_shared", 2, {"aggregation.mode=ps", "compression.codec=int8_shared"}},
+                    Setting{"ps_topk_union",
+                            2,
+                            {"aggregation.mode=ps", "compression.codec=topk", "compression.ratio=0.05",
+                             "compression.reply=union"}},
+                    Setting{"direct_topk_warming_up",
+                            0,
+                            {"aggregation.mode=ring", "compression.codec=topk", "compression.ratio=0.05",
+                             "compression.start_step=1", "compression.warmup=0.5,0.2", "compression.warmup_steps=2"}},
                     Setting{"direct_dgc", 0, {"aggregation.mode=ring", "compression.codec=dgc"}}),
     [](const auto& parameter) { return parameter.param.name; });
 

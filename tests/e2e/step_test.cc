@@ -182,8 +182,12 @@ INSTANTIATE_TEST_SUITE_P(All, Modes, testing::Values("ring", "ps", "hybrid"));
 struct LawCase {
   const char* mode;
   const char* codec;
+  std::vector<std::string> more = {};
 };
-void PrintTo(const LawCase& c, std::ostream* out) { *out << c.mode << "_" << c.codec; }
+void PrintTo(const LawCase& c, std::ostream* out) {
+  *out << c.mode << "_" << c.codec;
+  for (const std::string& setting : c.more) *out << " " << setting;
+}
 
 class Law : public testing::TestWithParam<LawCase> {};
 
@@ -196,10 +200,11 @@ TEST_P(Law, NothingIsLostOverRealSockets) {
   const std::uint32_t servers = std::string(GetParam().mode) == "ring" ? 0 : 2;
   constexpr std::uint64_t kElements = 70070;
   const bool exact = std::string(GetParam().codec) != "powersgd";
-  TestCluster cluster(Options(kWorkers, servers,
-                              {std::string("aggregation.mode=") + GetParam().mode,
-                               std::string("compression.codec=") + GetParam().codec,
-                               "compression.ratio=0.05", "compression.powersgd_start_step=1"}));
+  std::vector<std::string> settings = {std::string("aggregation.mode=") + GetParam().mode,
+                                       std::string("compression.codec=") + GetParam().codec, "compression.ratio=0.05",
+                                       "compression.start_step=1"};
+  settings.insert(settings.end(), GetParam().more.begin(), GetParam().more.end());
+  TestCluster cluster(Options(kWorkers, servers, settings));
   std::mutex mutex;
   std::vector<double> open(kElements);  // inputs - delivered - residuals
   const auto add_owners = [&](std::vector<double> balance) {
@@ -271,10 +276,40 @@ TEST_P(Law, NothingIsLostOverRealSockets) {
 INSTANTIATE_TEST_SUITE_P(Codecs, Law,
                          testing::Values(LawCase{"ps", "none"}, LawCase{"ps", "fp16"}, LawCase{"ps", "bf16"},
                                          LawCase{"ps", "int8"}, LawCase{"ps", "int4"},
+                                         LawCase{"ps", "int8_shared"}, LawCase{"ps", "int8_shared", {"compression.start_step=0"}},
+                                         LawCase{"ps", "topk", {"compression.reply=union"}},
+                                         // Two changes of the ratio, the first in a step that is skipped.
+                                         LawCase{"ps", "topk", {"compression.warmup=0.5,0.2", "compression.warmup_steps=1"}},
+                                         LawCase{"ps", "topk", {"compression.warmup=0.5,0.2", "compression.warmup_steps=2",
+                                                                "compression.reply=union"}},
                                          LawCase{"ps", "onebit"}, LawCase{"ps", "topk"}, LawCase{"ps", "randomk"},
                                          LawCase{"ring", "randomk"}, LawCase{"hybrid", "randomk"},
                                          LawCase{"ps", "powersgd"}, LawCase{"ring", "powersgd"},
                                          LawCase{"hybrid", "powersgd"}));
+
+// From the step after the first committed one on, owners add int8_shared's codes as integers: the reply of an element is
+// two bytes instead of the four of an fp32 sum.
+TEST(Int8Shared, RepliesAreIntegersOnceAStepHasCommitted) {
+  constexpr std::uint64_t kElements = 200'000;
+  TestCluster cluster(Options(2, 1, {"aggregation.mode=ps", "compression.codec=int8_shared"}));
+  const auto statuses = cluster.Run([&](Client& client, std::uint32_t rank) -> Status {
+    const TensorSpec tensor{"w", ElementCount(kElements), DType::kFloat32};
+    TALLY_ASSIGN_OR_RETURN(Group * group, client.DeclareGroup(std::span(&tensor, 1)));
+    for (std::uint32_t step = 0; step < 5; ++step) {
+      for (std::size_t j = 0; j < kElements; ++j) group->Input(0)[j] = static_cast<float>((j + rank) % 97);
+      const std::uint64_t before = client.stats().bytes_received;
+      TALLY_RETURN_IF_ERROR(group->Submit(BucketId(0)).status());
+      TALLY_RETURN_IF_ERROR(group->EndStep(step == 0 || step == 2 ? Vote::kSkip : Vote::kCommit).status());
+      const double per_element = static_cast<double>(client.stats().bytes_received - before) / kElements;
+      const double expected = step < 2 ? 4 : 2;  // step 0 was skipped, so step 1 has no scales yet
+      if (std::abs(per_element - expected) > 0.05) {
+        return Internal("step " + std::to_string(step) + ": " + std::to_string(per_element) + " bytes per element");
+      }
+    }
+    return Status::Ok();
+  });
+  EXPECT_EQ(Failures(statuses), "");
+}
 
 class Linear : public testing::TestWithParam<const char*> {};
 
@@ -287,7 +322,7 @@ TEST_P(Linear, AllExchangesDeliverTheSameBits) {
   std::vector<float> expected;
   for (const Way& way : {Way{"ps", {}}, Way{"ring", {}}, Way{"hybrid", {"bucket.cap=300KiB"}}}) {
     std::vector<std::string> settings = {"aggregation.mode=" + way.mode, std::string("compression.codec=") + GetParam(),
-                                         "compression.powersgd_start_step=1"};
+                                         "compression.start_step=1"};
     settings.insert(settings.end(), way.settings.begin(), way.settings.end());
     TestCluster cluster(Options(3, way.mode == "ring" ? 0 : 2, settings));
     std::mutex mutex;

@@ -95,14 +95,14 @@ TEST(Training, WeightsAreTheSameBitsThroughPsDirectHybridAndRing) {
 
 // Lossy codecs: the ranks still agree bit by bit, through servers and directly.
 TEST(Training, RanksAgreeUnderEveryCodec) {
-  for (const char* codec : {"fp16", "bf16", "int8", "int4", "onebit", "topk", "dgc", "randomk", "powersgd"}) {
+  for (const char* codec : {"fp16", "bf16", "int8", "int8_shared", "int4", "onebit", "topk", "dgc", "randomk", "powersgd"}) {
     std::string through_servers;
     for (const std::uint32_t servers : {2U, 0U}) {
       ClusterOptions options;
       options.workers = kWorkers;
       options.servers = servers;
       options.settings = {servers > 0 ? "aggregation.mode=ps" : "aggregation.mode=ring",
-                          std::string("compression.codec=") + codec, "compression.powersgd_start_step=3"};
+                          std::string("compression.codec=") + codec, "compression.start_step=3"};
       TestCluster cluster(options);
       std::array<std::string, kWorkers> digests;
       const auto statuses = cluster.Run(

@@ -1,5 +1,6 @@
-// Per codec of the table: decode_<name> takes a hostile payload, encode_<name> hostile numbers. The first byte of an
-// input chooses among the codec's cases (codec_cases.h), the second holds switches, the rest is said where it is taken.
+// Per codec of the table: decode_<name> takes a hostile payload, encode_<name> hostile numbers, and where owners answer
+// with sums (owner_sum.h) reply_<name> a hostile reply. The first byte of an input chooses among the codec's cases
+// (codec_cases.h), the second holds switches, the rest is said where it is taken.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -9,6 +10,8 @@
 
 #include "common/check.h"
 #include "common/reduce/reduce.h"
+#include "compress/owner_sum.h"
+#include "compress/shared_scales.h"
 #include "tests/fuzz/target.h"
 #include "tests/unit/compress/codec_cases.h"
 
@@ -217,6 +220,77 @@ std::vector<FuzzBytes> EncodeSeeds(const Variants& variants) {
   return seeds;
 }
 
+// What a codec's owners answer with, for worlds of different lanes and bounds.
+struct Answering {
+  std::unique_ptr<Codec> codec;
+  std::unique_ptr<OwnerSum> sum;
+};
+
+std::vector<Answering> AnswersOf(std::string_view name) {
+  std::vector<Answering> answers;
+  for (const char* reply : {"same", "union"}) {
+    Config::Compression options;
+    options.codec = name;
+    options.reply = reply;
+    auto codec = MakeCodec(name, options);
+    if (!codec.ok() || !(*codec)->traits().exact_reply) continue;
+    for (const std::uint32_t workers : {2U, 300U}) {
+      answers.push_back({MakeCodec(name, options).value(), nullptr});
+      answers.back().sum = answers.back().codec->MakeOwnerSum(workers);
+    }
+  }
+  return answers;
+}
+
+// A reply is refused with a reason, or takes the bytes it says and decodes to finite numbers or says that it does not.
+void FuzzReply(const std::vector<Answering>& answers, std::span<const std::byte> input) {
+  FuzzInput in(input);
+  const OwnerSum& sum = *answers[in.Byte() % answers.size()].sum;
+  const auto version = static_cast<std::uint8_t>(in.Byte() % sum.versions());
+  const std::size_t n = in.Take<std::uint16_t>() % kSmallElements + 1;
+  std::vector<float> scales(SharedBlocks(n)), next(scales.size());
+  for (float& scale : scales) scale = std::bit_cast<float>(static_cast<std::uint32_t>(in.Byte() % 249) << 23);
+  const std::span<const std::byte> given = in.rest();
+  Exact<std::byte> payload(given.size(), given.size() % 8, std::byte{0});
+  std::copy(given.begin(), given.end(), payload.data());
+  const Result<std::size_t> bytes = sum.Validate(version, payload.span(), n);
+  if (!bytes.ok()) {
+    TALLY_CHECK(bytes.status().kind() == StatusKind::kCorrupt && !bytes.status().text().empty(),
+                bytes.status().ToString());
+    return;
+  }
+  TALLY_CHECK(*bytes <= given.size(), "a reply takes more than there is");
+  std::vector<float> out(n, kNaN);
+  const bool finite = sum.Decode(version, payload.span().first(*bytes), n, scales.data(), out.data(), next.data());
+  TALLY_CHECK(finite == AllFinite(out.data(), n), "wrong about whether all is finite");
+  TALLY_CHECK(AllFinite(next.data(), next.size()), "a shared scale that is not finite");
+}
+
+std::vector<FuzzBytes> ReplySeeds(const std::vector<Answering>& answers) {
+  std::vector<FuzzBytes> seeds;
+  for (std::size_t a = 0; a < answers.size(); ++a) {
+    const auto& [codec, sum] = answers[a];
+    for (std::uint8_t version = 0; version < sum->versions(); ++version) {
+      for (const std::size_t n : {std::size_t{1}, std::size_t{40}, std::size_t{300}}) {
+        const std::vector<float> slab = RandomSlab(n, 9);
+        FuzzBytes push(codec->EncodedBytes(n)), room(sum->SumBytes(version, n));
+        codec->Encode({}, slab.data(), n, push.data(), nullptr);
+        sum->Start(version, push, n, room.data());
+        sum->Add(version, push, n, room.data());
+        FuzzBytes seed, reply(sum->ReplyBytes(version, room.data(), n));
+        sum->Reply(version, room.data(), n, reply.data());
+        Append(static_cast<std::uint8_t>(a), &seed);
+        Append(version, &seed);
+        Append(static_cast<std::uint16_t>(n - 1), &seed);
+        seed.resize(seed.size() + SharedBlocks(n), std::byte{120});
+        seed.insert(seed.end(), reply.begin(), reply.end());
+        seeds.push_back(std::move(seed));
+      }
+    }
+  }
+  return seeds;
+}
+
 }  // namespace
 
 void AddCodecTargets(std::vector<FuzzTarget>* targets) {
@@ -228,6 +302,11 @@ void AddCodecTargets(std::vector<FuzzTarget>* targets) {
     targets->push_back({"encode_" + std::string(codec.name),
                         [variants](std::span<const std::byte> input) { FuzzEncode(*variants, input); },
                         [variants] { return EncodeSeeds(*variants); }});
+    const auto answers = std::make_shared<const std::vector<Answering>>(AnswersOf(codec.name));
+    if (answers->empty()) continue;
+    targets->push_back({"reply_" + std::string(codec.name),
+                        [answers](std::span<const std::byte> input) { FuzzReply(*answers, input); },
+                        [answers] { return ReplySeeds(*answers); }});
   }
 }
 

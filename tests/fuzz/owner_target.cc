@@ -11,6 +11,8 @@
 #include "common/check.h"
 #include "common/schedule/layout.h"
 #include "compress/codec.h"
+#include "compress/owner_sum.h"
+#include "compress/shared_scales.h"
 #include "server/core/owner.h"
 #include "tests/fuzz/target.h"
 
@@ -34,18 +36,23 @@ class OwnerHistory {
     options_.held_bytes_cap = (switches & 32) != 0 ? 3000 : 0;
     std::vector<TensorSpec> tensors;
     std::vector<std::vector<std::uint32_t>> buckets(2);
-    for (const CodecEntry& codec : Codecs()) {
-      codecs_.push_back(MakeCodec(codec.id, {}).value());
+    std::vector<Config::Compression> settings(Codecs().size() + 1);
+    for (std::size_t i = 0; i < Codecs().size(); ++i) settings[i].codec = Codecs()[i].name;
+    settings.back().codec = "topk";
+    settings.back().reply = "union";
+    for (const Config::Compression& setting : settings) {
+      codecs_.push_back(MakeCodec(setting.codec, setting).value());
       for (std::uint32_t i = 0; i < kNumberedCodecs; ++i) {
         const auto tensor = static_cast<std::uint32_t>(tensors.size());
         buckets[tensor < 2 * kNumberedCodecs ? 0 : 1].push_back(tensor);
-        tensors.push_back({std::string(codec.name) + std::to_string(i), ElementCount(i == 0 ? 300 : 3)});
+        tensors.push_back({setting.codec + setting.reply + std::to_string(i), ElementCount(i == 0 ? 300 : 3)});
         tensor_codec_.push_back(codecs_.back().get());
       }
     }
     layout_ = MakeLayout(tensors, buckets, options_.workers).value();
     owned_.resize(layout_.slabs.size() - 1);  // the last slab is somebody else's
     std::iota(owned_.begin(), owned_.end(), 0u);
+    sums_ = std::make_unique<OwnerSums>(tensor_codec_, options_.workers);
     owner_ = std::make_unique<Owner>(options_, layout_, owned_, tensor_codec_, &pool_);
   }
 
@@ -95,6 +102,7 @@ class OwnerHistory {
     if ((numbers & 14) == 14 && header.slabs.size() == 1) header.flags |= kFlagNonFinite;
     header.bucket = BucketId(layout_.slabs[u].bucket);
     header.codec = codec(u).id();
+    if (codec(u).traits().integer_sum) header.codec_version = (numbers & 16) != 0 ? 1 : 0;  // the bytes may be the same
     std::vector<std::byte> payload;
     if ((header.flags & kFlagNonFinite) == 0) payload = Encoded(header.slabs, numbers);
     if (hostile) Spoil(&header, &payload);
@@ -182,14 +190,23 @@ class OwnerHistory {
       TALLY_CHECK(replied_.insert(u).second != reply.only_one, "a slab replied twice, or again before the first time");
       if ((header.flags & kFlagNonFinite) != 0) continue;
       const std::size_t n = layout_.slabs[u].elements;
-      const std::size_t bytes = codec(u).EncodedBytes(n);
-      TALLY_CHECK(bytes <= rest.size(), "a reply too short");
-      const Status status = codec(u).Validate(rest.first(bytes), n);
-      TALLY_CHECK(status.ok(), status.ToString());
+      const OwnerSum* sum = (*sums_)[layout_.slabs[u].tensor];
+      const std::uint8_t version = header.codec_version;
+      const Result<std::size_t> bytes = sum == nullptr ? codec(u).EncodedBytes(n) : sum->Validate(version, rest, n);
+      TALLY_CHECK(bytes.ok(), bytes.status().ToString());
+      TALLY_CHECK(*bytes <= rest.size(), "a reply too short");
       std::vector<float> values(n);
-      codec(u).Decode(rest.first(bytes), n, values.data());
+      if (sum == nullptr) {
+        const Status status = codec(u).Validate(rest.first(*bytes), n);
+        TALLY_CHECK(status.ok(), status.ToString());
+        codec(u).Decode(rest.first(*bytes), n, values.data());
+      } else {
+        const std::vector<float> scales(SharedBlocks(n), 0.5F);
+        std::vector<float> next(scales.size());
+        (void)sum->Decode(version, rest.first(*bytes), n, scales.data(), values.data(), next.data());
+      }
       for (const float value : values) TALLY_CHECK(std::isfinite(value), "a reply that is not finite");
-      rest = rest.subspan(bytes);
+      rest = rest.subspan(*bytes);
     }
     TALLY_CHECK(rest.empty(), "a reply too long");
   }
@@ -198,6 +215,7 @@ class OwnerHistory {
   OwnerOptions options_;
   std::vector<std::unique_ptr<Codec>> codecs_;
   std::vector<const Codec*> tensor_codec_;
+  std::unique_ptr<OwnerSums> sums_;
   Layout layout_;
   std::vector<std::uint32_t> owned_;
   BufferPool pool_;

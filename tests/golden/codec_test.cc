@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "compress/codec.h"
+#include "compress/owner_sum.h"
 #include "tests/golden/pinned.h"
 
 namespace tally {
@@ -56,6 +57,41 @@ TEST(GoldenPayload, EveryCodec) {
     ASSERT_TRUE(codec->Validate(pinned, slab.size()).ok()) << codec->Validate(pinned, slab.size()).text();
     codec->Decode(pinned, slab.size(), back.data());
     EXPECT_EQ(back, decoded);
+  }
+}
+
+// What owners answer where it is not an encoding of the codec's own.
+TEST(GoldenPayload, RepliesThatAreSums) {
+  struct Answer {
+    const char* codec;
+    const char* reply;
+    std::uint8_t version;
+  };
+  const std::vector<float> slab = Slab();
+  for (const Answer& answer : {Answer{"int8_shared", "same", 0}, {"int8_shared", "same", 1}, {"topk", "union", 0}}) {
+    const std::string name = std::string("reply_") + answer.codec + "_" + std::to_string(answer.version);
+    SCOPED_TRACE(name);
+    Config::Compression options;
+    options.codec = answer.codec;
+    options.reply = answer.reply;
+    options.ratio = 0.05;
+    const auto codec = MakeCodec(answer.codec, options).value();
+    const auto sum = codec->MakeOwnerSum(2);
+    const std::vector<float> scales = {0.5F, 0x1p-20F};
+    std::vector<float> rest(slab.size()), room(slab.size() + 1);
+    std::vector<std::byte> push(codec->EncodedBytes(slab.size()));
+    if (answer.version == 0) {
+      codec->Encode({}, slab.data(), slab.size(), push.data(), nullptr);
+    } else {
+      ASSERT_TRUE(codec->EncodeShared(slab.data(), 1, nullptr, scales.data(), rest.data(), slab.size(), push.data()));
+    }
+    auto* bytes = reinterpret_cast<std::byte*>(room.data());
+    sum->Start(answer.version, push, slab.size(), bytes);
+    sum->Add(answer.version, push, slab.size(), bytes);
+    std::vector<std::byte> reply(sum->ReplyBytes(answer.version, bytes, slab.size()));
+    sum->Reply(answer.version, bytes, slab.size(), reply.data());
+    const std::vector<std::byte> pinned = Pinned(name, reply);
+    EXPECT_EQ(sum->Validate(answer.version, pinned, slab.size()).value(), pinned.size());
   }
 }
 

@@ -7,7 +7,7 @@ import functools, json, pathlib, re, sys
 
 # The arrows: who may include what. The longest prefix that fits names a file's layer.
 BASE = ["schemas"]
-COMMON = BASE + ["common"]
+COMMON = BASE + ["common", "compress/codecs.inc"]  # the list gives configurations the codecs' names
 COMPRESS = COMMON + ["compress"]
 CORE = COMPRESS + ["server/core"]
 ARROWS = {

@@ -139,15 +139,16 @@ std::optional<double> PredictedCommMs(const Setting& setting, const std::string&
                                       const std::vector<std::uint64_t>& tensor_elements) {
   // PowerSGD's bytes depend on shapes, which records do not hold, and it goes two rounds.
   if (setting.rate_bits <= 0 || setting.compression.codec == "powersgd") return std::nullopt;
-  double bytes = 0;  // a reply travels in the codec of the push
+  double push = 0, reply = 0;
   for (const std::uint64_t elements : tensor_elements) {
     const auto tensor = TensorBytes({"", ElementCount(elements)}, setting.workers, setting.compression);
     if (!tensor.ok()) return std::nullopt;
-    bytes += static_cast<double>(*tensor);
+    push += static_cast<double>(tensor->push);
+    reply += static_cast<double>(tensor->reply);
   }
   const ClusterModel cluster = {.bytes_per_s = setting.rate_bits / 8, .alpha_s = kAlphaS, .workers = setting.workers,
                                 .servers = setting.servers};
-  const ModelTimes times = PredictTimes(cluster, bytes, bytes);
+  const ModelTimes times = PredictTimes(cluster, push, reply);
   if (exchange == "schedule") return times.ring_s * 1e3;
   if (!setting.with_servers()) return times.direct_s * 1e3;
   if (setting.mode == Mode::kPs) return (setting.colocated ? times.ps_colocated_s : times.ps_sharded_s) * 1e3;

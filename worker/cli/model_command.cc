@@ -3,6 +3,7 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <charconv>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -41,13 +42,17 @@ Result<double> ParseByteRate(std::string_view text) {
   return bits / 8;
 }
 
-// Encoded bytes per byte of fp32: a codec's name (of a full slab, default options) or a plain ratio, taken for one of a
-// codec that a ring cannot carry.
-Result<double> ParseCodecRatio(const std::string& text, bool* linear) {
+// Encoded bytes per byte of fp32, to the owners and back.
+struct Ratios {
+  double push = 1, reply = 1;
+};
+
+// Of a codec's name (a full slab, default options) or a plain ratio, taken for one of a codec that a ring cannot carry.
+Result<Ratios> CodecRatios(const std::string& text, std::uint32_t workers, bool* linear) {
   double ratio = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), ratio);
   if (error == std::errc() && end == text.data() + text.size()) {
-    if (ratio > 0 && ratio <= 1) return ratio;
+    if (ratio > 0 && ratio <= 1) return Ratios{ratio, ratio};
     return InvalidArgument("--codec " + text + ": a ratio is in (0, 1]");
   }
   Config::Compression compression;
@@ -57,12 +62,15 @@ Result<double> ParseCodecRatio(const std::string& text, bool* linear) {
     return Unsupported("--codec powersgd: its size depends on the shapes of the tensors, and it takes two rounds");
   }
   *linear = traits.linear;
-  TALLY_ASSIGN_OR_RETURN(const std::uint64_t bytes, TensorBytes({"", ElementCount(kMaxSlabElements)}, 1, compression));
-  return static_cast<double>(bytes) / (4.0 * kMaxSlabElements);
+  TALLY_ASSIGN_OR_RETURN(const TravelBytes bytes,
+                         TensorBytes({"", ElementCount(std::uint64_t{kMaxSlabElements} * workers)}, workers, compression));
+  const double fp32 = 4.0 * kMaxSlabElements * workers;
+  return Ratios{static_cast<double>(bytes.push) / fp32, static_cast<double>(bytes.reply) / fp32};
 }
 
 struct Question {
-  double bytes = 0, bytes_per_s = 0, alpha_s = 0, ratio = 1;
+  double bytes = 0, bytes_per_s = 0, alpha_s = 0;
+  std::map<std::uint32_t, Ratios> ratios;  // by number of workers
   bool linear = false;  // a ring carries the encoded vectors
 };
 
@@ -80,7 +88,6 @@ Result<Question> Parse(const ModelOptions& options) {
   question.bytes_per_s = *rate;
   TALLY_ASSIGN_OR_RETURN(const Nanos alpha, ParseDuration(options.alpha));
   question.alpha_s = std::chrono::duration<double>(alpha).count();
-  TALLY_ASSIGN_OR_RETURN(question.ratio, ParseCodecRatio(options.codec, &question.linear));
   for (const auto& list : {options.workers, options.servers}) {
     for (const std::uint32_t count : list) {
       if (count > kMaxMembers) return InvalidArgument(std::to_string(count) + " is more than 2^20 members");
@@ -88,16 +95,18 @@ Result<Question> Parse(const ModelOptions& options) {
   }
   for (const std::uint32_t count : options.workers) {
     if (count == 0) return InvalidArgument("--workers: at least 1");
+    TALLY_ASSIGN_OR_RETURN(question.ratios[count], CodecRatios(options.codec, count, &question.linear));
   }
   return question;
 }
 
 nlohmann::json Row(const Question& question, std::uint32_t workers, std::uint32_t servers) {
   const ClusterModel cluster{question.bytes_per_s, question.alpha_s, workers, servers};
-  const double encoded = question.bytes * question.ratio;
-  const double summed = question.linear ? encoded : question.bytes;
+  const Ratios& ratios = question.ratios.at(workers);
+  const double push = question.bytes * ratios.push;
+  const double summed = question.linear ? push : question.bytes;
   const ModelTimes ring = PredictTimes(cluster, summed, summed);
-  const ModelTimes times = PredictTimes(cluster, encoded, encoded);
+  const ModelTimes times = PredictTimes(cluster, push, question.bytes * ratios.reply);
   const auto ps = [&](double seconds) { return servers > 0 ? nlohmann::json(seconds) : nlohmann::json(nullptr); };
   return {{"workers", workers},
           {"servers", servers},
@@ -141,11 +150,13 @@ int RunModel(const ModelOptions& options, CommandContext& context) {
     for (const std::uint32_t count : servers) rows.push_back(Row(*question, workers, count));
   }
   if (!options.json.to_stdout()) {
+    const Ratios& ratios = question->ratios.at(options.workers.front());
     console.Note("one aggregation of " + HumanBytes(question->bytes) + " per worker at " +
                  Fixed(question->bytes_per_s / 1e9, 3) + " GB/s per NIC and direction, " +
                  HumanSeconds(question->alpha_s) + " per round" +
-                 (question->ratio < 1 ? "; PS, direct and hybrid send " + Fixed(100 * question->ratio, 2) +
-                                            " % of it" + (question->linear ? ", and so do ring and tree"
+                 (ratios.push < 1 ? "; PS, direct and hybrid send " + Fixed(100 * ratios.push, 2) + " % of it" +
+                                            (ratios.reply == ratios.push ? "" : " and answer " + Fixed(100 * ratios.reply, 2) + " %") +
+                                            (question->linear ? ", and so do ring and tree"
                                                                            : ", ring and tree carry fp32 sums")
                                       : ""));
     PrintTable(rows, console);

@@ -500,6 +500,7 @@ TEST(Teeth, FeedbackDeliversTheSmallCoordinateAndOnlyFeedback) {
       {"topk", 0.5, 100.0f, 1.0f, 0.0f},       // k = 1 of 2
       {"dgc", 0.5, 100.0f, 1.0f, 0.0f},        // without momentum
       {"int8", 0.01, 12800.0f, 1.0f, 0.0f},    // scale 128
+      {"int8_shared", 0.01, 12800.0f, 1.0f, 0.0f},  // as int8
       {"int4", 0.01, 100.0f, 1.0f, 0.0f},      // scale 16
       {"onebit", 0.01, 100.0f, 1.0f, 20200.0f},  // scale 50.5
       {"fp16", 0.01, 100.0f, 1.0f + 0x1p-11f, 400.0f},
@@ -537,7 +538,8 @@ TEST(Teeth, FeedbackDeliversTheSmallCoordinateAndOnlyFeedback) {
 
 TEST(CodecTable, NamesAndIdsAreFixed) {
   const std::pair<std::string_view, int> expected[] = {{"none", 0}, {"fp16", 1}, {"bf16", 2}, {"int8", 3},
-                                                        {"topk", 4}, {"int4", 5}, {"onebit", 6}, {"dgc", 7}};
+                                                        {"topk", 4}, {"int4", 5}, {"onebit", 6}, {"dgc", 7},
+                                                        {"int8_shared", 10}};
   ASSERT_EQ(Codecs().size(), std::size(expected));
   for (const auto& [name, id] : expected) {
     const auto by_name = MakeCodec(name, {});
@@ -550,7 +552,7 @@ TEST(CodecTable, NamesAndIdsAreFixed) {
 
 TEST(CodecTable, WhoDivides) {
   for (const char* name : {"none", "fp16", "bf16"}) EXPECT_EQ(Make(name)->traits().divided_by, DividedBy::kOwner);
-  for (const char* name : {"int8", "int4", "onebit", "topk", "dgc"}) {
+  for (const char* name : {"int8", "int8_shared", "int4", "onebit", "topk", "dgc"}) {
     EXPECT_EQ(Make(name)->traits().divided_by, DividedBy::kReceiver);
   }
 }
@@ -562,7 +564,7 @@ TEST(CodecTable, RefusesUnknownNamesAndOptionsOutOfRange) {
     EXPECT_EQ(made.status().kind(), StatusKind::kInvalidArgument);
     return made.status().text();
   };
-  EXPECT_NE(text("int9", {}).find("none, fp16, bf16, int8, topk, int4, onebit, dgc, randomk, powersgd"), std::string::npos);
+  EXPECT_NE(text("int9", {}).find("none, fp16, bf16, int8, topk, int4, onebit, dgc, int8_shared, randomk"), std::string::npos);
   EXPECT_FALSE(MakeCodec(std::uint8_t{200}, {}).ok());
   for (const double ratio : {0.0, -0.1, 1.1, 100.0, 1e-9, std::nan("")}) {
     EXPECT_NE(text("topk", With(&Config::Compression::ratio, ratio)).find("compression.ratio"), std::string::npos);
@@ -570,6 +572,20 @@ TEST(CodecTable, RefusesUnknownNamesAndOptionsOutOfRange) {
   EXPECT_NE(text("int8", With(&Config::Compression::scale, "max")).find("pow2, absmax"), std::string::npos);
   EXPECT_NE(text("topk", With(&Config::Compression::topk_values, "bf16")).find("fp32, fp16"), std::string::npos);
   EXPECT_NE(text("int8", With(&Config::Compression::rounding, "up")).find("nearest_even"), std::string::npos);
+  EXPECT_NE(text("topk", With(&Config::Compression::reply, "all")).find("same, union"), std::string::npos);
+  EXPECT_NE(text("int8", With(&Config::Compression::reply, "union")).find("for topk and dgc"), std::string::npos);
+  Config::Compression options = With(&Config::Compression::codec, "topk");
+  options.warmup = {0.5};
+  EXPECT_NE(text("topk", options).find("warmup_steps is 0"), std::string::npos);
+  options.warmup_steps = 4;
+  EXPECT_TRUE(MakeCodec("topk", options).ok());
+  options.warmup = {0.5, 1.5};
+  EXPECT_NE(text("topk", options).find("1.5"), std::string::npos);
+  options.warmup.assign(17, 0.5);
+  EXPECT_NE(text("topk", options).find("17 ratios"), std::string::npos);
+  options.warmup = {0.5};
+  options.codec = "int8";
+  EXPECT_NE(text("int8", options).find("for topk and dgc"), std::string::npos);
 }
 
 TEST(CodecTable, StochasticRoundingFollowsFeedback) {

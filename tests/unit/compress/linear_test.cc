@@ -225,8 +225,8 @@ TEST(LinearCodecs, TraitsAndBytes) {
   EXPECT_TRUE(TraitsOfCodec("powersgd", options)->feedback_forced);
   EXPECT_EQ(MakeLinearCodec(kRandomk, options).value()->name(), "randomk");
   EXPECT_EQ(MakeLinearCodec(0, options).value(), nullptr);
-  EXPECT_EQ(TensorBytes({"w", ElementCount(100'000)}, 2, options).value(), 4U * (502 + 499));
-  EXPECT_EQ(TensorBytes({"w", ElementCount(1000)}, 2, options).value(), 4000U) << "below min_compress_bytes";
+  EXPECT_EQ(TensorBytes({"w", ElementCount(100'000)}, 2, options).value().push, 4U * (502 + 499));
+  EXPECT_EQ(TensorBytes({"w", ElementCount(1000)}, 2, options).value().push, 4000U) << "below min_compress_bytes";
   options.randomk_scale = "stratum";
   EXPECT_EQ(TraitsOfCodec("randomk", options).status().kind(), StatusKind::kInvalidArgument);
   options.error_feedback = false;

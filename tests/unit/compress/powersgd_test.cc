@@ -355,8 +355,8 @@ TEST(PowerSgd, RankIsCutToTheSmallerSide) {
   // 432 elements; rank 3 takes 3 * 147 = 441.
   EXPECT_TRUE(MakeLinearCodec(kPowerSgd, Options(8)).value()->Vectors(kernel, 65536).empty());
   EXPECT_EQ(MakeLinearCodec(kPowerSgd, Options(2)).value()->Vectors(kernel, 65536)[1].elements.value, 288U);
-  EXPECT_EQ(TensorBytes(kernel, 2, Options(2)).value(), 4U * 2 * 147);
-  EXPECT_EQ(TensorBytes(kernel, 2, Options(8)).value(), 4U * 432);
+  EXPECT_EQ(TensorBytes(kernel, 2, Options(2)).value().push, 4U * 2 * 147);
+  EXPECT_EQ(TensorBytes(kernel, 2, Options(8)).value().push, 4U * 432);
   for (const std::uint32_t rank : {0U, 33U}) EXPECT_FALSE(MakeLinearCodec(kPowerSgd, Options(rank)).ok());
 }
 

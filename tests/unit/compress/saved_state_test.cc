@@ -17,6 +17,7 @@ SavedState Example() {
   state.velocities = {{"fc1.weight", {4, 8}, 0, 7}};
   state.carried = {{"m", {0.25F}, 0, 9}};
   state.owned = {{"fc1.weight", {-1}, 4096, 6}, {"fc1.weight", {7, 9}, 0, 6}};
+  state.scales = {{"w", {0.5F, 0}, 0, 10}};
   return state;
 }
 
@@ -44,6 +45,7 @@ TEST(SavedState, IsReadBackWithoutAChange) {
   ExpectSame(back->velocities, state.velocities);
   ExpectSame(back->carried, state.carried);
   ExpectSame(back->owned, state.owned);
+  ExpectSame(back->scales, state.scales);
   EXPECT_EQ(EncodeState(*back), bytes);
   EXPECT_TRUE(DecodeState(EncodeState(SavedState{})).ok());
 }
@@ -53,7 +55,7 @@ TEST(SavedState, PinsItsHead) {
   EXPECT_EQ(std::memcmp(bytes.data(), "TLLYSAVE\x01\0\0\0\0\0\0\0", 16), 0);
   EXPECT_EQ(std::memcmp(bytes.data() + 24, "\x03\0\0\0\0\0\0\0\x04\0\0\0\x02\0\0\0", 16), 0);
   EXPECT_EQ(std::memcmp(bytes.data() + 40, "\xEF\xCD\xAB\x89\x67\x45\x23\x01", 8), 0);
-  EXPECT_EQ(std::memcmp(bytes.data() + 48, "\x46\0\0\0\0\0\0\0\x06\0\0\0\0\x06\x0A\0fc1.weight", 26), 0);
+  EXPECT_EQ(std::memcmp(bytes.data() + 48, "\x46\0\0\0\0\0\0\0\x07\0\0\0\0\x06\x0A\0fc1.weight", 26), 0);
 }
 
 TEST(SavedState, RefusesEveryFlippedBitAndEveryPrefix) {

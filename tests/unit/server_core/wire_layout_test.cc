@@ -27,7 +27,7 @@ Config Job(const std::string& codec, Mode mode) {
 TEST(WireLayout, WithoutLinearCodecsItIsTheDeclaration) {
   const std::vector<std::vector<std::uint32_t>> buckets = {{2, 1}, {0}};
   const std::vector<std::uint8_t> codecs = {3, 0, 4};
-  const WireLayout wire = MakeWireLayout(Tensors(), buckets, codecs, {}, 2).value();
+  const WireLayout wire = std::move(MakeWireStages(Tensors(), buckets, codecs, {}, 2).value().back());
   EXPECT_TRUE(wire.linear.empty());
   EXPECT_EQ(wire.layout.tensors, Tensors());
   EXPECT_EQ(wire.layout.buckets, buckets);
@@ -36,8 +36,8 @@ TEST(WireLayout, WithoutLinearCodecsItIsTheDeclaration) {
 
 TEST(WireLayout, VectorsStandForTheirTensors) {
   const std::vector<std::vector<std::uint32_t>> buckets = {{2, 1}, {0}};
-  const WireLayout wire =
-      MakeWireLayout(Tensors(), buckets, std::vector<std::uint8_t>{kRandomk, 0, kRandomk}, {}, 2).value();
+  const WireLayout wire = std::move(
+      MakeWireStages(Tensors(), buckets, std::vector<std::uint8_t>{kRandomk, 0, kRandomk}, {}, 2).value().back());
   ASSERT_EQ(wire.layout.tensors.size(), 5U);
   EXPECT_EQ(wire.layout.tensors[3].name, "c/values");
   EXPECT_EQ(wire.layout.tensors[4], (TensorSpec{"a/values", ElementCount(502 + 499)}));
@@ -68,6 +68,45 @@ TEST(WireLayout, PlansAndTablesAgree) {
     for (const Codec* codec : (*tables)->tensor_codec) EXPECT_EQ(codec->id(), kCodecNone) << "vectors travel as they are";
     EXPECT_EQ(message.exchange == ExchangeKind::kSchedule, mode == Mode::kRing);
   }
+}
+
+TEST(WireLayout, StagesBeforeTheConfiguredCodec) {
+  Config job = Job("topk", Mode::kPs);
+  job.compression.start_step = 5;
+  job.compression.warmup = {0.25, 0.0625};
+  job.compression.warmup_steps = 10;
+  const std::vector<DeclareMessage> declared(2, DeclareMessage{"default", Tensors(), {}});
+  const LayoutMessage message = PlanGroup(declared, job).value();
+  const auto stages = StagesOf(MakeGroupTables(message, job, 2).value());
+  ASSERT_EQ(stages.size(), 4U);
+  const std::vector<std::uint64_t> first_steps = {0, 5, 15, 25};
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(stages[i]->first_step, first_steps[i]);
+    EXPECT_EQ(stages[i]->owners, message.owners) << "the same slabs have the same owners";
+    EXPECT_EQ(stages[i]->renumbered, i == 0);
+  }
+  EXPECT_EQ(stages[0]->encoded_bytes(0), 4U * 50'176);
+  EXPECT_EQ(stages[1]->encoded_bytes(0), 6U * 12'544);
+  EXPECT_EQ(stages[2]->encoded_bytes(0), 6U * 3'136);
+  EXPECT_EQ(stages[3]->encoded_bytes(0), 6U * 502);
+
+  LayoutMessage more = message;
+  more.owners.push_back(0);
+  EXPECT_EQ(MakeGroupTables(more, job, 2).status().kind(), StatusKind::kCorrupt);
+  more.owners.resize(message.owners.size() - 1);
+  EXPECT_EQ(MakeGroupTables(more, job, 2).status().kind(), StatusKind::kCorrupt);
+}
+
+TEST(WireLayout, LinearCodecsNumberTheirSlabsAnew) {
+  Config job = Job("randomk", Mode::kPs);
+  job.compression.start_step = 3;
+  const std::vector<DeclareMessage> declared(2, DeclareMessage{"default", Tensors(), {}});
+  const LayoutMessage message = PlanGroup(declared, job).value();
+  const auto stages = StagesOf(MakeGroupTables(message, job, 2).value());
+  ASSERT_EQ(stages.size(), 2U);
+  EXPECT_EQ(stages[0]->layout.tensors, Tensors());
+  EXPECT_TRUE(stages[1]->renumbered);
+  EXPECT_EQ(stages[0]->owners.size() + stages[1]->owners.size(), message.owners.size());
 }
 
 TEST(WireLayout, CollectivesAreExact) {

@@ -75,7 +75,7 @@ TEST(SimulatedExchange, FeedbackBringsWhatWasNotSent) {
 TEST(SimulatedExchange, LinearCodecsDeliverTheMean) {
   Config::Compression compression = Compression("powersgd");
   compression.powersgd_rank = 1;
-  compression.powersgd_start_step = 2;
+  compression.start_step = 2;
   const std::vector<TensorSpec> tensors = {{"m", ElementCount(32 * 32), DType::kFloat32, {32, 32}}};
   const auto exchange = SimulatedExchange::Make(tensors, 2, compression).value();
   for (int step = 0; step < 6; ++step) {
