@@ -2,6 +2,11 @@
 // the step's verdict as a whole. Thread: one at a time.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+
+#include "common/schedule/layout.h"
+#include "compress/codec.h"
 #include "compress/error_feedback.h"
 #include "compress/shared_scales.h"
 
@@ -11,6 +16,13 @@ struct CodecState {
   ErrorFeedback feedback;
   ErrorFeedback velocity;  // of codecs with momentum
   SharedScales scales;     // of codecs whose codes add up as integers
+
+  // Of what Encode makes in this step (FrameHeader::codec_version).
+  std::uint8_t Version(const Codec& codec) const { return codec.traits().integer_sum && scales.known() ? 1 : 0; }
+  // The slab's weighted gradient with what is carried -> out[0..EncodedBytes(n)), and what is carried on. False, with
+  // out undefined, if anything is not finite.
+  bool Encode(const Codec& codec, const EncodeKey& key, const Slab& slab, std::uint32_t slab_number, const float* g,
+              float w, std::byte* out);
 
   void Commit() {
     feedback.Commit();
@@ -23,5 +35,17 @@ struct CodecState {
     scales.Drop();
   }
 };
+
+inline bool CodecState::Encode(const Codec& codec, const EncodeKey& key, const Slab& slab, std::uint32_t slab_number,
+                               const float* g, float w, std::byte* out) {
+  const float* e = feedback.Old(slab);
+  float* e_out = feedback.Next(slab);
+  const std::size_t n = slab.elements;
+  if (velocity.Has(slab.tensor)) {
+    return codec.EncodeWithMomentum(key, g, w, velocity.Old(slab), velocity.Next(slab), e, e_out, n, out);
+  }
+  if (Version(codec) != 0) return codec.EncodeShared(g, w, e, scales.Old(slab_number), e_out, n, out);
+  return codec.EncodeWithFeedback(key, g, w, e, e_out, n, out);
+}
 
 }  // namespace tally

@@ -117,15 +117,10 @@ class OwnersExchange final : public Exchange {
   }
 
  private:
-  // Of the payloads of this step: 1 is encoded with shared scales.
-  std::uint8_t Version(const Codec& codec) const {
-    return codec.traits().integer_sum && state_->scales.known() ? 1 : 0;
-  }
-
   Status Push(const PlannedFrame& frame) {
     header_.bucket = BucketId(frame.bucket);
     header_.codec = frame.codec->id();
-    header_.codec_version = Version(*frame.codec);
+    header_.codec_version = state_->Version(*frame.codec);
     header_.slabs = frame.slabs;
     const OwnerRef to = tables_->message.owner_list[frame.owner];
     const std::uint32_t key = frame.slabs.front();
@@ -154,16 +149,7 @@ class OwnersExchange final : public Exchange {
     key.position = options_.self.value;
     key.offset = slab.offset;
     key.stochastic = options_.stochastic;
-    const float* g = environment_->Input(u);
-    const float w = environment_->Factor(u);
-    const float* e = state_->feedback.Old(slab);
-    float* e_out = state_->feedback.Next(slab);
-    ErrorFeedback& velocity = state_->velocity;
-    if (velocity.Has(slab.tensor)) {
-      return codec.EncodeWithMomentum(key, g, w, velocity.Old(slab), velocity.Next(slab), e, e_out, slab.elements, out);
-    }
-    if (Version(codec) != 0) return codec.EncodeShared(g, w, e, state_->scales.Old(u), e_out, slab.elements, out);
-    return codec.EncodeWithFeedback(key, g, w, e, e_out, slab.elements, out);
+    return state_->Encode(codec, key, slab, u, environment_->Input(u), environment_->Factor(u), out);
   }
 
   // A frame with a non-finite slab: each slab travels alone, the bad ones flagged and empty.
@@ -193,7 +179,7 @@ class OwnersExchange final : public Exchange {
     bool finite = !flagged;
     if (finite && sum != nullptr) {
       SharedScales& scales = state_->scales;
-      finite = sum->Decode(Version(codec), payload, n, scales.Old(u), out, scales.Next(u));
+      finite = sum->Decode(state_->Version(codec), payload, n, scales.Old(u), out, scales.Next(u));
     } else if (finite) {
       codec.Decode(payload, n, out);
     }
@@ -234,9 +220,9 @@ class OwnersExchange final : public Exchange {
         return Corrupt("reply for slab " + std::to_string(u) + ": expected codec " + std::to_string(codec.id()) +
                        ", got " + std::to_string(header.codec));
       }
-      if (header.codec_version != Version(codec)) {
+      if (header.codec_version != state_->Version(codec)) {
         return Corrupt("reply for slab " + std::to_string(u) + ": expected codec version " +
-                       std::to_string(Version(codec)) + ", got " + std::to_string(header.codec_version));
+                       std::to_string(state_->Version(codec)) + ", got " + std::to_string(header.codec_version));
       }
       if (flagged) continue;
       const Result<std::size_t> bytes = CheckPayload(slab, frame.payload.subspan(expected));
@@ -255,7 +241,7 @@ class OwnersExchange final : public Exchange {
   Result<std::size_t> CheckPayload(const Slab& slab, std::span<const std::byte> payload) const {
     const Codec& codec = *tables_->tensor_codec[slab.tensor];
     if (const OwnerSum* sum = sums_[slab.tensor]; sum != nullptr) {
-      return sum->Validate(Version(codec), payload, slab.elements);
+      return sum->Validate(state_->Version(codec), payload, slab.elements);
     }
     const std::size_t bytes = codec.EncodedBytes(slab.elements);
     if (bytes > payload.size()) {

@@ -126,7 +126,7 @@ Status SimulatedExchange::PushTensor(std::uint32_t worker, std::uint32_t tensor)
   frame.header.step = StepId(step_);
   frame.header.position = worker;
   frame.header.codec = codec.id();
-  frame.header.codec_version = Version(codec);
+  frame.header.codec_version = state_[worker].Version(codec);
   if (step_ > 0) frame.header.flags = kFlagPreviousCommitted;
   std::size_t bytes = 0;
   for (std::uint32_t u = layout.first_slab[tensor]; u < layout.first_slab[tensor + 1]; ++u) {
@@ -139,7 +139,7 @@ Status SimulatedExchange::PushTensor(std::uint32_t worker, std::uint32_t tensor)
 
   const float* gradient = inputs_[tensor].data();
   const float weight = codec.ClipFactor(gradient, inputs_[tensor].size(), 1.0, workers_);
-  auto& [feedback, velocity, scales] = state_[worker];
+  CodecState& state = state_[worker];
   std::byte* out = frame.payload.data();
   for (const std::uint32_t u : frame.header.slabs) {
     const Slab& slab = layout.slabs[u];
@@ -150,18 +150,7 @@ Status SimulatedExchange::PushTensor(std::uint32_t worker, std::uint32_t tensor)
     key.position = worker;
     key.offset = slab.offset;
     key.stochastic = stochastic_;
-    const float* g = gradient + slab.offset;
-    const float* e = feedback.Old(slab);
-    float* e_out = feedback.Next(slab);
-    bool finite = false;
-    if (velocity.Has(tensor)) {
-      finite = codec.EncodeWithMomentum(key, g, weight, velocity.Old(slab), velocity.Next(slab), e, e_out,
-                                        slab.elements, out);
-    } else if (Version(codec) != 0) {
-      finite = codec.EncodeShared(g, weight, e, scales.Old(u), e_out, slab.elements, out);
-    } else {
-      finite = codec.EncodeWithFeedback(key, g, weight, e, e_out, slab.elements, out);
-    }
+    const bool finite = state.Encode(codec, key, slab, u, gradient + slab.offset, weight, out);
     if (!finite) return NotFinite(worker);
     out += codec.EncodedBytes(slab.elements);
   }
@@ -199,10 +188,6 @@ Status SimulatedExchange::EndStep() {
   return Status::Ok();
 }
 
-std::uint8_t SimulatedExchange::Version(const Codec& codec) const {
-  return codec.traits().integer_sum && state_[0].scales.known() ? 1 : 0;
-}
-
 Status SimulatedExchange::Deliver(const ReplyFrame& reply) {
   if ((reply.header.flags & kFlagNonFinite) != 0) return InvalidArgument("a sum that is not finite");
   std::span<const std::byte> rest = reply.payload;
@@ -213,9 +198,10 @@ Status SimulatedExchange::Deliver(const ReplyFrame& reply) {
     const OwnerSum* sum = (*stages_[stage_].sums)[slab.tensor];
     float* out = outputs_[slab.tensor].data() + slab.offset;
     if (sum != nullptr) {
-      TALLY_ASSIGN_OR_RETURN(const std::size_t bytes, sum->Validate(Version(codec), rest, slab.elements));
+      TALLY_ASSIGN_OR_RETURN(const std::size_t bytes, sum->Validate(state_[0].Version(codec), rest, slab.elements));
       std::vector<float> next(SharedBlocks(slab.elements));
-      if (!sum->Decode(Version(codec), rest.first(bytes), slab.elements, state_[0].scales.Old(u), out, next.data())) {
+      if (!sum->Decode(state_[0].Version(codec), rest.first(bytes), slab.elements, state_[0].scales.Old(u), out,
+                       next.data())) {
         return InvalidArgument("a sum that is not finite");
       }
       for (CodecState& state : state_) {

@@ -61,7 +61,6 @@ class SimulatedExchange {
   bool last_stage() const { return stage_ + 1 == stages_.size(); }  // in which linear codecs encode
   Status PushTensor(std::uint32_t worker, std::uint32_t tensor);
   Status PushLinear(std::uint32_t worker, Linear* linear);
-  std::uint8_t Version(const Codec& codec) const;
   Status Deliver(const ReplyFrame& reply);
   void DeliverLinear(Linear* linear);
   Status NotFinite(std::uint32_t worker) const;

@@ -8,7 +8,8 @@
 
 #include "common/schedule/layout.h"
 #include "compress/codec.h"
-#include "compress/error_feedback.h"
+#include "compress/codec_state.h"
+#include "compress/owner_sum.h"
 #include "compress/linear.h"
 
 namespace tally::cli {
@@ -34,11 +35,12 @@ class Trial {
       tensors.push_back({tensor.name, ElementCount(tensor.elements()), DType::kFloat32, {tensor.rows, tensor.columns}});
     }
     TALLY_ASSIGN_OR_RETURN(Layout layout, MakeLayout(tensors, buckets, 1));
-    std::unique_ptr<Trial> trial(new Trial(std::move(layout), options, error_feedback && traits.lossy));
+    std::unique_ptr<Trial> trial(new Trial(std::move(layout), options, error_feedback && traits.lossy, traits.integer_sum));
     const std::uint8_t id = CodecForTensor("", std::numeric_limits<std::uint64_t>::max(), options);
     TALLY_ASSIGN_OR_RETURN(trial->linear_codec_, MakeLinearCodec(id, options));
     if (trial->linear_codec_ != nullptr) trial->MakeLinear();
     TALLY_ASSIGN_OR_RETURN(trial->codec_, MakeCodec(trial->linear_codec_ != nullptr ? "none" : options.codec, options));
+    trial->sum_ = trial->codec_->MakeOwnerSum(1);
     return trial;
   }
 
@@ -58,7 +60,7 @@ class Trial {
     std::size_t at = 0;
     for (std::uint32_t t = 0; t < linear_.size(); ++t) {
       const std::size_t n = layout_.tensors[t].elements.value;
-      const float* old = feedback_.OldTensor(t);
+      const float* old = state_.feedback.OldTensor(t);
       for (std::size_t i = 0; old != nullptr && i < n; ++i) (*p)[at + i] += old[i];
       const float* g = gradient.data() + at;
       float* out = decoded->data() + at;
@@ -66,7 +68,7 @@ class Trial {
       if (!finite) return InvalidArgument("step " + std::to_string(step_) + " grows beyond fp32");
       at += n;
     }
-    feedback_.Commit();
+    state_.Commit();
     ++step_;
     return Status::Ok();
   }
@@ -78,11 +80,13 @@ class Trial {
     std::vector<float> first, second;  // what travels, second empty if there is one phase
   };
 
-  Trial(Layout layout, const Config::Compression& options, bool error_feedback)
+  Trial(Layout layout, const Config::Compression& options, bool error_feedback, bool shared_scales)
       : layout_(std::move(layout)),
         seed_(options.seed),
         stochastic_(StochasticRounding(options)),
-        feedback_(layout_, std::vector<bool>(layout_.tensors.size(), error_feedback)),
+        state_{.feedback = {layout_, std::vector<bool>(layout_.tensors.size(), error_feedback)},
+               .velocity = {layout_, std::vector<bool>(layout_.tensors.size(), false)},
+               .scales = {layout_, std::vector<bool>(layout_.tensors.size(), shared_scales)}},
         linear_(layout_.tensors.size()) {}
 
   void MakeLinear() {
@@ -100,8 +104,8 @@ class Trial {
 
   bool StepLinear(std::uint32_t t, const float* g, float* out) {
     auto& [state, first, second] = linear_[t];
-    float* e_out = feedback_.NextTensor(t);
-    if (!state->Encode(step_, g, 1.0f, feedback_.OldTensor(t), e_out, first.data())) return false;
+    float* e_out = state_.feedback.NextTensor(t);
+    if (!state->Encode(step_, g, 1.0f, state_.feedback.OldTensor(t), e_out, first.data())) return false;
     if (!second.empty()) state->EncodeSecond(first.data(), e_out, second.data());
     state->Decode(second.empty() ? first.data() : second.data(), out);
     state->Commit();
@@ -119,13 +123,25 @@ class Trial {
       key.step = step_;
       key.offset = slab.offset;
       key.stochastic = stochastic_;
-      if (!codec_->EncodeWithFeedback(key, g + slab.offset, 1.0f, feedback_.Old(slab), feedback_.Next(slab),
-                                      slab.elements, payload.data())) {
+      if (!state_.Encode(*codec_, key, slab, u, g + slab.offset, 1.0f, payload.data())) return false;
+      if (sum_ == nullptr) {
+        codec_->Decode(payload, slab.elements, out + slab.offset);
+      } else if (!StepThroughOwner(slab, u, payload, out + slab.offset)) {
         return false;
       }
-      codec_->Decode(payload, slab.elements, out + slab.offset);
     }
     return true;
+  }
+
+  // Where only the owner's answer tells what a push stands for.
+  bool StepThroughOwner(const Slab& slab, std::uint32_t u, std::span<const std::byte> push, float* out) {
+    const std::uint8_t version = state_.Version(*codec_);
+    std::vector<std::byte> sum(sum_->SumBytes(version, slab.elements));
+    sum_->Start(version, push, slab.elements, sum.data());
+    std::vector<std::byte> reply(sum_->ReplyBytes(version, sum.data(), slab.elements));
+    if (reply.empty()) return false;
+    sum_->Reply(version, sum.data(), slab.elements, reply.data());
+    return sum_->Decode(version, reply, slab.elements, state_.scales.Old(u), out, state_.scales.Next(u));
   }
 
   const Layout layout_;
@@ -133,7 +149,8 @@ class Trial {
   const bool stochastic_;
   std::unique_ptr<Codec> codec_;
   std::unique_ptr<LinearCodec> linear_codec_;
-  ErrorFeedback feedback_;
+  std::unique_ptr<OwnerSum> sum_;
+  CodecState state_;
   std::vector<Linear> linear_;
   std::uint64_t step_ = 0;
 };
