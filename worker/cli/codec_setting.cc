@@ -4,15 +4,20 @@
 
 namespace tally::cli {
 
-Result<CodecSetting> ParseCodecSetting(const std::string& text, bool error_feedback) {
-  ConfigSources sources;
+std::vector<std::string> CodecOverrides(const std::string& text) {
   const std::size_t name_end = std::min(text.find(':'), text.size());
-  sources.overrides.push_back("compression.codec=" + text.substr(0, name_end));
+  std::vector<std::string> overrides = {"compression.codec=" + text.substr(0, name_end)};
   for (std::size_t from = name_end; from < text.size();) {
     const std::size_t to = std::min(text.find(':', from + 1), text.size());
-    sources.overrides.push_back("compression." + text.substr(from + 1, to - from - 1));
+    overrides.push_back("compression." + text.substr(from + 1, to - from - 1));
     from = to;
   }
+  return overrides;
+}
+
+Result<CodecSetting> ParseCodecSetting(const std::string& text, bool error_feedback) {
+  ConfigSources sources;
+  sources.overrides = CodecOverrides(text);
   sources.overrides.push_back(std::string("compression.error_feedback=") + (error_feedback ? "true" : "false"));
   const auto loaded = LoadConfig(sources);
   if (!loaded.ok()) return loaded.status().WithContext("codec " + text);

@@ -13,7 +13,10 @@ struct CodecSetting {
   std::string text;  // "topk:ratio=0.001"
   Config::Compression compression;
 };
-// Errors: kInvalidArgument.
+// "topk:ratio=0.001" -> "compression.codec=topk", "compression.ratio=0.001"; nothing is checked.
+std::vector<std::string> CodecOverrides(const std::string& text);
+
+// Everything else by default. Errors: kInvalidArgument.
 Result<CodecSetting> ParseCodecSetting(const std::string& text, bool error_feedback);
 
 // Every codec of the library, in the order of their numbers.

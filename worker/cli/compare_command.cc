@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "compress/codec.h"
+#include "worker/cli/codec_setting.h"
 #include "worker/cli/comparison_session.h"
 
 namespace tally::cli {
@@ -50,8 +51,14 @@ std::vector<T> Distinct(const std::vector<T>& list) {
   return distinct;
 }
 
+std::string CodecList() {
+  std::string list;
+  for (const std::string& name : CodecNames()) list += (list.empty() ? "" : ", ") + name;
+  return list;
+}
+
 // The settings in the order of the options: seeds within feedback within codecs within modes.
-Result<std::vector<Setting>> MakeSettings(const CompareOptions& options, const Config& config) {
+Result<std::vector<Setting>> MakeSettings(const CompareOptions& options, const CommandContext& context) {
   if (std::isnan(options.target)) return InvalidArgument("--target: expected a test accuracy from 0 to 1");
   Setting base;
   base.workers = options.workers;
@@ -70,10 +77,15 @@ Result<std::vector<Setting>> MakeSettings(const CompareOptions& options, const C
       return InvalidArgument("--ps-placement colocated: " + std::to_string(options.servers) + " servers do not fit on " +
                              std::to_string(options.workers) + " workers' NICs");
     }
-    for (const std::string& codec_name : Distinct(options.codecs)) {
-      base.compression = config.compression;
-      base.compression.codec = codec_name;
-      TALLY_ASSIGN_OR_RETURN(const CodecTraits codec, TraitsOfCodec(codec_name, base.compression));
+    for (const std::string& codec_text : Distinct(options.codecs)) {
+      // Its launcher variables are this process's, not the workers': only codec options and the like are read here.
+      ConfigOptions given = options.config;
+      given.overrides.push_back("aggregation.mode=ring");
+      for (std::string& text : CodecOverrides(codec_text)) given.overrides.push_back(std::move(text));
+      TALLY_ASSIGN_OR_RETURN(const LoadedConfig config, given.Load(context.environment));
+      base.compression = config.config.compression;
+      base.codec_text = codec_text;
+      TALLY_ASSIGN_OR_RETURN(const CodecTraits codec, TraitsOfCodec(base.compression.codec, base.compression));
       for (const bool feedback : {true, false}) {
         if (!codec.lossy && !feedback) continue;    // a lossless codec has nothing to feed back
         if (codec.momentum && !feedback) continue;  // its momentum is error feedback
@@ -95,12 +107,7 @@ int RunCompare(const CompareOptions& options, CommandContext& context) {
         "--dry-run: trying your own script comes with a later version (it needs the training frameworks' bindings); "
         "without it compare trains its built-in job"));
   }
-  // Its launcher variables are this process's, not the workers': only codec options and the like are read here.
-  ConfigOptions given = options.config;
-  given.overrides.push_back("aggregation.mode=ring");
-  const Result<LoadedConfig> config = given.Load(context.environment);
-  if (!config.ok()) return context.console.Fail(config.status());
-  Result<std::vector<Setting>> settings = MakeSettings(options, config->config);
+  Result<std::vector<Setting>> settings = MakeSettings(options, context);
   if (!settings.ok()) return context.console.Fail(settings.status());
 
   ComparisonSession session;
@@ -116,7 +123,7 @@ int RunCompare(const CompareOptions& options, CommandContext& context) {
 Action AddCompareCommand(CLI::App& app, CommandContext& context) {
   auto options = std::make_shared<CompareOptions>();
   app.add_option("--modes", options->modes, "ps, ring, hybrid")->delimiter(',')->capture_default_str();
-  app.add_option("--codecs", options->codecs, "none, fp16, bf16, int8, int4, onebit, topk, dgc, randomk, powersgd")
+  app.add_option("--codecs", options->codecs, "Codecs, each with options of its own: " + CodecList() + "; topk:ratio=0.001")
       ->delimiter(',')
       ->capture_default_str();
   app.add_option("--error-feedback", options->feedback, "Of lossy codecs: on, off, or both as rows of their own")
@@ -146,7 +153,7 @@ Action AddCompareCommand(CLI::App& app, CommandContext& context) {
       "Examples:\n"
       "  tally compare --modes ps,ring --codecs none,int8\n"
       "  tally compare --rate 100mbit --steps 100 --target 0.8 --json out.json --report out.html\n"
-      "  tally compare --modes ps --ps-placement colocated --set compression.ratio=0.001 --codecs topk");
+      "  tally compare --modes ps --ps-placement colocated --codecs none,topk,topk:ratio=0.001");
   return [options, &context] { return RunCompare(*options, context); };
 }
 

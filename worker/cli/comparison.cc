@@ -86,7 +86,7 @@ Json RowToJson(const Row& row) {
       {"mode", ModeName(setting.mode)},
       {"exchange", row.exchange},
       {"schedule", OrNull(row.schedule)},
-      {"codec", setting.compression.codec},
+      {"codec", setting.CodecText()},
       {"error_feedback", setting.compression.error_feedback},
       {"workers", setting.workers},
       {"servers", setting.servers},
@@ -122,7 +122,7 @@ std::string Setting::Pattern() const { return std::string(ModeName(mode)) + (col
 
 std::string Setting::Codec() const {
   const bool lossless = compression.codec == "none";
-  return compression.codec + (compression.error_feedback || lossless ? "" : " no feedback");
+  return CodecText() + (compression.error_feedback || lossless ? "" : " no feedback");
 }
 
 Result<Row> MakeRow(const Setting& setting, const std::vector<Json>& ranks, const std::vector<Json>& servers,

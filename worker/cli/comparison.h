@@ -16,6 +16,7 @@ namespace tally::cli {
 struct Setting {
   Mode mode = Mode::kPs;
   Config::Compression compression;
+  std::string codec_text;      // as it was asked for: "topk:ratio=0.001"; empty: the codec's name
   std::uint32_t workers = 4;
   std::uint32_t servers = 0;   // 0 for modes that use none
   bool colocated = false;      // server i on worker i's NIC; servers <= workers
@@ -30,6 +31,7 @@ struct Setting {
   std::uint32_t nics() const { return workers + (colocated ? 0 : servers); }
   // "ps colocated", "ring": mode and, where it is not the usual one, placement.
   std::string Pattern() const;
+  const std::string& CodecText() const { return codec_text.empty() ? compression.codec : codec_text; }
   // "topk", "topk no feedback"
   std::string Codec() const;
 };

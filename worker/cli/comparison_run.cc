@@ -9,6 +9,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "worker/cli/codec_setting.h"
 #include "worker/cli/local_job.h"
 
 namespace tally::cli {
@@ -67,12 +68,10 @@ Result<std::string> FindProgram(const CommandContext& context, const std::string
 
 std::vector<std::string> SettingOverrides(const Setting& setting) {
   const Config::Compression& compression = setting.compression;
-  std::vector<std::string> overrides = {
-      std::string("aggregation.mode=") + ModeName(setting.mode),
-      "compression.codec=" + compression.codec,
-      std::string("compression.error_feedback=") + (compression.error_feedback ? "true" : "false"),
-      "log.level=warn",
-  };
+  std::vector<std::string> overrides = CodecOverrides(setting.CodecText());
+  overrides.push_back(std::string("aggregation.mode=") + ModeName(setting.mode));
+  overrides.push_back(std::string("compression.error_feedback=") + (compression.error_feedback ? "true" : "false"));
+  overrides.emplace_back("log.level=warn");
   if (!setting.rate.empty()) overrides.push_back("link.rate=" + setting.rate);
   return overrides;
 }

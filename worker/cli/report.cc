@@ -22,11 +22,14 @@ std::string LabelIn(const Comparison& comparison, const Row& row) {
 }
 
 // Colour says the codec, dashes say the pattern.
-int Color(const Setting& setting) {
-  if (setting.Codec() != setting.compression.codec) return 5;
-  constexpr std::array<const char*, 5> kCodecs = {"none", "int8", "topk", "fp16", "bf16"};
-  const auto* found = std::find(kCodecs.begin(), kCodecs.end(), setting.compression.codec);
-  return static_cast<int>(found - kCodecs.begin()) % 5;
+int Color(const Comparison& comparison, const Setting& setting) {
+  constexpr std::size_t kColors = 6;
+  std::vector<std::string> codecs;  // in the order of the rows
+  for (const Row& row : comparison.rows) {
+    if (std::ranges::find(codecs, row.setting.Codec()) == codecs.end()) codecs.push_back(row.setting.Codec());
+  }
+  const auto index = static_cast<std::size_t>(std::ranges::find(codecs, setting.Codec()) - codecs.begin());
+  return static_cast<int>(index % kColors);
 }
 const char* Dash(const Setting& setting) {
   if (setting.colocated) return "2 4";
@@ -49,7 +52,7 @@ std::string Curves(const Comparison& comparison, const std::string& x_title, boo
   chart.x_title = x_title;
   chart.log_x = log_x;
   for (const Row& row : comparison.rows) {
-    ChartLine line{LabelIn(comparison, row), Color(row.setting), Dash(row.setting), {}};
+    ChartLine line{LabelIn(comparison, row), Color(comparison, row.setting), Dash(row.setting), {}};
     for (const CurvePoint& point : row.curve) line.points.emplace_back(along(row, point), point.accuracy);
     chart.lines.push_back(std::move(line));
   }

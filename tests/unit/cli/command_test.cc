@@ -75,6 +75,34 @@ TEST(Command, BenchCodecMeasuresWhatIsAsked) {
   EXPECT_THAT(Tally({"bench", "codec", "--help"}).out, HasSubstr("Examples:"));
 }
 
+// 10^9 bytes at 10^9 bytes per second and no cost of a round, so that times are the formulas' factors.
+TEST(Command, ModelGivesTheFormulas) {
+  const auto times = [](const std::string& codec, std::uint32_t workers, std::uint32_t servers) {
+    const Ran ran = Tally({"model", "--codec", codec, "--workers", std::to_string(workers), "--servers",
+                           std::to_string(servers), "--bytes", "1GB", "--rate", "1GBps", "--alpha", "0s", "--json", "-"});
+    EXPECT_EQ(ran.exit_code, 0) << ran.err;
+    const nlohmann::json result = nlohmann::json::parse(ran.out, nullptr, false);
+    return result.is_object() ? result["rows"][0] : nlohmann::json();
+  };
+  const auto near = [](const nlohmann::json& time, double expected) {
+    EXPECT_NEAR(time.get<double>(), expected, 1e-9);
+  };
+  const nlohmann::json none = times("none", 8, 4);
+  near(none["ps_central_s"], 8);
+  near(none["ps_sharded_s"], 2);
+  near(none["ps_colocated_s"], 1 + 6.0 / 4);
+  near(none["ring_s"], 14.0 / 8);
+  near(none["direct_s"], 14.0 / 8);
+  near(none["tree_s"], 2);
+  near(none["hybrid_s"], 2.0 * 8 * 7 / (64 + 32 - 8));
+  const double int8 = 257.0 / 1024, sums = 513.0 / 1024;
+  near(times("int8", 8, 4)["ps_sharded_s"], 2 * int8);
+  near(times("int8", 8, 4)["ring_s"], 14.0 / 8);
+  near(times("int8_shared", 8, 4)["ps_sharded_s"], 2 * sums);
+  near(times("randomk", 8, 4)["ring_s"], 14.0 / 8 * 656 / 65536);
+  near(times("0.25", 8, 8)["ps_sharded_s"], 0.25);
+}
+
 TEST(Command, ConfigShow) {
   const Ran toml = Tally({"config", "show", "--origin"}, {{"TALLY_COMPRESSION_CODEC", "int8"}});
   EXPECT_EQ(toml.exit_code, 0);

@@ -64,6 +64,20 @@ TEST(CompareCommand, TrainsThroughServersAndARingWithTheSameBits) {
   std::filesystem::remove(report);
 }
 
+TEST(CompareCommand, CodecsHaveOptionsOfTheirOwn) {
+  const std::string pictures = std::string(mlp::kFashionMnistFolder) + "/train-images-idx3-ubyte.gz";
+  if (!std::filesystem::exists(pictures)) GTEST_SKIP() << "Debian's package dataset-fashion-mnist is not installed";
+  const Ran ran = Tally({"compare", "--modes", "ps", "--codecs", "topk,topk:ratio=0.1", "--workers", "2", "--servers", "1",
+                         "--steps", "4", "--rate", "1gbit", "--json", "-", "--set", "compression.min_compress_bytes=0"});
+  ASSERT_EQ(ran.exit_code, 0) << ran.err;
+  const nlohmann::json json = nlohmann::json::parse(ran.out);
+  const nlohmann::json &usual = json.at("rows").at(0), &more = json.at("rows").at(1);
+  EXPECT_EQ(usual.at("codec"), "topk");
+  EXPECT_EQ(more.at("codec"), "topk:ratio=0.1");
+  EXPECT_GT(more.at("worker_sent_bytes_per_step").get<double>(),
+            5 * usual.at("worker_sent_bytes_per_step").get<double>());
+}
+
 TEST(CompareCommand, RefusesWhatItCannotDo) {
   const Ran dry_run = Tally({"compare", "--dry-run", "2", "--", "python3", "train.py"});
   EXPECT_EQ(dry_run.exit_code, 2);
@@ -74,6 +88,9 @@ TEST(CompareCommand, RefusesWhatItCannotDo) {
            {"compare", "--modes", "auto"},
            {"compare", "--target", "nan"},
            {"compare", "--codecs", "zip"},
+           {"compare", "--codecs", "topk:ratio=2"},
+           {"compare", "--codecs", "topk:rate=0.1"},
+           {"compare", "--codecs", "int8:reply=union"},
            {"compare", "--rate", "fast"},
            {"compare", "--steps", "0"},
            {"compare", "--ps-placement", "colocated", "--workers", "2", "--servers", "3"},
