@@ -2,6 +2,13 @@
 // a magnitude that a sample of the slab suggests; the k largest are among them if there are at least k.
 #include "compress/topk_reference.h"
 
+#ifndef TALLY_COMPRESS_TOPK_CC_
+#define TALLY_COMPRESS_TOPK_CC_
+namespace tally {
+inline constexpr std::size_t kCollectSlack = 64;
+}
+#endif
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "compress/topk.cc"
 #include <hwy/foreach_target.h>  // must come before highway.h
@@ -14,41 +21,72 @@ HWY_BEFORE_NAMESPACE();
 namespace tally::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+// What one pass over a slab finds.
+struct Candidates {
+  std::int32_t threshold;  // of |p|, as bits
+  std::size_t limit;
+  std::uint32_t* indices;
+  std::size_t count = 0;
+};
+
+// p[i..] of kVectors vectors; false if any p is not finite. A vector without a candidate is the rule, so several share a
+// branch.
+template <bool kStreaming, std::size_t kVectors, class D>
+HWY_INLINE bool CollectVectors(D d, const float* g, float w, const float* e, std::size_t i, float* p,
+                               Candidates& found) {
+  const hn::RebindToSigned<D> di;
+  constexpr std::size_t kLanes = hn::MaxLanes(D());
+  hn::Vec<decltype(di)> magnitudes[kVectors];
+  auto largest = hn::Zero(di);
+  for (std::size_t k = 0; k < kVectors; ++k) {
+    const std::size_t at = i + k * kLanes;
+    auto v = hn::Mul(hn::Set(d, w), hn::LoadU(d, g + at));
+    if (e != nullptr) v = hn::Add(v, hn::LoadU(d, e + at));
+    if constexpr (kStreaming) {
+      StreamPieces(v, d, p + at);
+    } else if (p != nullptr) {
+      hn::StoreU(v, d, p + at);
+    }
+    magnitudes[k] = hn::And(hn::BitCast(di, v), hn::Set(di, 0x7FFFFFFF));
+    largest = hn::Max(largest, magnitudes[k]);
+  }
+  const auto below = hn::Set(di, found.threshold - 1);
+  if (HWY_LIKELY(hn::AllFalse(di, hn::Gt(largest, below)))) return true;
+  if (!hn::AllFalse(di, hn::Gt(largest, hn::Set(di, 0x7F7FFFFF)))) return false;
+  if (found.count > found.limit) return true;
+  // Not by CompressStore, which with GCC 12 and Highway 1.0.3 copies its tables for every vector.
+  std::uint64_t hits = 0;
+  for (std::size_t k = 0; k < kVectors; ++k) {
+    std::uint8_t bytes[8] = {};
+    hn::StoreMaskBits(di, hn::Gt(magnitudes[k], below), bytes);
+    std::uint64_t bits = 0;
+    std::memcpy(&bits, bytes, sizeof bits);
+    hits |= bits << (k * kLanes);
+  }
+  for (; hits != 0; hits &= hits - 1) {
+    found.indices[found.count++] = static_cast<std::uint32_t>(i) + static_cast<std::uint32_t>(std::countr_zero(hits));
+  }
+  return true;
+}
+
 // p[i] = fl(fl(w*g[i]) + e[i]), without e fl(w*g[i]), stored unless p is null. Adds the indices of all |p| of at least
-// `threshold` (as bits) to `indices`, which has room for `limit` and a vector more, and counts them; once there are more
-// than `limit` it need not. False if any p is not finite.
+// `threshold` (as bits) to `indices`, which has room for `limit` and kCollectSlack more, and counts them; once there are
+// more than `limit` it need not. False if any p is not finite.
 template <bool kStreaming>
 bool CollectInto(const float* g, float w, const float* e, std::size_t n, float* p, std::uint32_t threshold,
-                 std::size_t limit, std::uint32_t* indices, std::size_t* found) {
-  const hn::CappedTag<float, 16> floats;
-  std::size_t count = 0;
-  const auto step = [&](auto d, std::size_t i) HWY_ATTR {
-    const hn::RebindToSigned<decltype(d)> di;
-    const hn::RebindToUnsigned<decltype(d)> du;
-    auto v = hn::Mul(hn::Set(d, w), hn::LoadU(d, g + i));
-    if (e != nullptr) v = hn::Add(v, hn::LoadU(d, e + i));
-    if constexpr (kStreaming && hn::MaxLanes(decltype(d)()) >= 4) {
-      StreamPieces(v, d, p + i);
-    } else if (p != nullptr) {
-      hn::StoreU(v, d, p + i);
-    }
-    const auto magnitude = hn::And(hn::BitCast(di, v), hn::Set(di, 0x7FFFFFFF));
-    const auto hit = hn::Gt(magnitude, hn::Set(di, static_cast<std::int32_t>(threshold) - 1));
-    if (hn::AllFalse(di, hit)) return true;
-    if (!hn::AllFalse(di, hn::Gt(magnitude, hn::Set(di, 0x7F7FFFFF)))) return false;
-    if (count > limit) return true;
-    const auto index = hn::Iota(du, static_cast<std::uint32_t>(i));
-    count += hn::CompressStore(index, hn::RebindMask(du, hit), du, indices + count);
-    return true;
-  };
+                 std::size_t limit, std::uint32_t* indices, std::size_t* count) {
+  const hn::CappedTag<float, 16> d;
+  constexpr std::size_t kLanes = hn::MaxLanes(hn::CappedTag<float, 16>()), kTogether = 4;
+  static_assert(kLanes * kTogether <= kCollectSlack && kCollectSlack <= 64);  // bits of a word
+  Candidates found{static_cast<std::int32_t>(threshold), limit, indices};
   std::size_t i = 0;
-  for (; i + hn::Lanes(floats) <= n; i += hn::Lanes(floats)) {
-    if (!step(floats, i)) return false;
+  for (; i + kTogether * kLanes <= n; i += kTogether * kLanes) {
+    if (!CollectVectors<kStreaming, kTogether>(d, g, w, e, i, p, found)) return false;
   }
   for (; i < n; ++i) {
-    if (!step(hn::CappedTag<float, 1>(), i)) return false;
+    if (!CollectVectors<false, 1>(hn::CappedTag<float, 1>(), g, w, e, i, p, found)) return false;
   }
-  *found = count;
+  *count = found.count;
   return true;
 }
 
@@ -139,7 +177,7 @@ class SimdTopkCodec final : public TopkCodec<Value> {
     if (n < kMaxCandidates / 2 || k > kMaxCandidates / 2) return Outcome::kUndecided;
     TALLY_CHECK(n <= kMaxElements, "topk encodes at most one slab");
     const std::uint32_t threshold = EstimateThreshold(g, w, e, n, k);
-    std::uint32_t indices[kMaxCandidates + 16];
+    std::uint32_t indices[kMaxCandidates + kCollectSlack];
     std::size_t count = 0;
     if (!collect_(g, w, e, n, p, threshold, kMaxCandidates, indices, &count)) return Outcome::kNotFinite;
     if (count < k || count > kMaxCandidates) return Outcome::kUndecided;
