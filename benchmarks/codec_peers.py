@@ -34,6 +34,26 @@ def peers(x):
     def quantise():
         return torch.quantize_per_tensor(x, scale, 0, torch.qint8)
 
+    def orthogonalise(p):
+        for j in range(p.shape[1]):
+            column = p[:, j : j + 1]
+            column /= torch.linalg.vector_norm(column) + 1e-8
+            if j + 1 < p.shape[1]:
+                rest = p[:, j + 1 :]
+                rest -= (column * rest).sum(dim=0) * column
+
+    # One worker's arithmetic of PowerSGD, as torch's own communication hook does it; both all-reduces left out.
+    side = int(n**0.5)
+    matrix, matrix_residual, error = (t[: side * side].view(side, side) for t in (x, residual, out))
+    q = torch.randn(side, 4)
+
+    def powersgd():
+        m = matrix + matrix_residual
+        p = m @ q
+        orthogonalise(p)
+        torch.matmul(m.t(), p, out=q)
+        torch.sub(m, p @ q.t(), out=error)
+
     def quantise_with_residual():
         p = torch.add(x, residual)
         q = torch.quantize_per_tensor(p, scale, 0, torch.qint8)
@@ -44,6 +64,7 @@ def peers(x):
         "torch.quantize_per_tensor": (quantise, "int8", "encode_ef"),
         "the same with a residual": (quantise_with_residual, "int8", "encode_ef"),
         "numpy.packbits of signs": (lambda: numpy.packbits(numpy.signbit(array)), "onebit", "encode_ef"),
+        "torch's PowerSGD, rank 4": (powersgd, "powersgd", "encode_ef"),
         "torch fp32 to fp16": (lambda: x.to(torch.float16), "fp16", "encode"),
     }
 
@@ -64,7 +85,7 @@ def main():
     gigabytes = options.elements * 4 / 1e9
     wanted = peers(x)
     for _ in range(options.rounds):
-        command = [options.tally, "bench", "codec", "--codecs", "int8,onebit,topk,fp16", "--ops", "encode_ef,encode",
+        command = [options.tally, "bench", "codec", "--codecs", "int8,onebit,topk,fp16,powersgd", "--ops", "encode_ef,encode",
                    "--elements", str(options.elements), "--runs", "7", "--peer", "--json", "-"]
         result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
         copies.append(result["copy_gbs"])

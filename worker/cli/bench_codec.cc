@@ -14,7 +14,11 @@
 #include <random>
 
 #include "common/thread_pool.h"
+#include "common/schedule/layout.h"
 #include "compress/codec.h"
+#include "compress/linear.h"
+#include "compress/owner_sum.h"
+#include "compress/shared_scales.h"
 #include "compress/simd_target.h"
 #include "worker/cli/options.h"
 #include "worker/cli/table.h"
@@ -25,7 +29,7 @@ namespace {
 struct CodecBenchOptions {
   ConfigOptions config;
   JsonOption json;
-  std::vector<std::string> codecs = {"fp16", "bf16", "int8", "int4", "onebit", "topk"};
+  std::vector<std::string> codecs = {"fp16", "bf16", "int8", "int8_shared", "int4", "onebit", "topk", "randomk", "powersgd"};
   std::vector<std::string> ops = {"encode_ef", "encode", "decode", "decode_add"};
   std::vector<std::uint32_t> threads = {1};
   std::uint64_t elements = 25'000'000;
@@ -67,7 +71,13 @@ class CodecBench {
       ThreadPool pool(threads);
       pool_ = &pool;
       for (const std::string& name : options_.codecs) {
+        TALLY_ASSIGN_OR_RETURN(const bool linear, MeasureLinear(name));
+        if (linear) continue;
         TALLY_ASSIGN_OR_RETURN(std::unique_ptr<Codec> codec, MakeCodec(name, compression_));
+        if (codec->traits().integer_sum) {
+          MeasureIntegerSum(*codec);
+          continue;
+        }
         MeasureCodec(*codec, std::string(SimdTarget()));
         const auto reference = codec->MakeReference();
         if (options_.plain && reference != nullptr) MeasureCodec(*reference, "plain");
@@ -191,6 +201,89 @@ class CodecBench {
         });
       }
     }
+  }
+
+  bool Wanted(const char* op) const { return std::ranges::find(options_.ops, op) != options_.ops.end(); }
+
+  // Encoded with shared scales, and the codes added to an owner's integers.
+  void MeasureIntegerSum(const Codec& codec) {
+    const std::size_t n = options_.elements;
+    constexpr std::uint8_t kVersion = 1;
+    const auto sum = codec.MakeOwnerSum(1);
+    const auto place = [&](std::size_t first) { return first / kSlab * codec.EncodedBytes(kSlab); };
+    const auto sum_place = [&](std::size_t first) { return first / kSlab * (sum->SumBytes(kVersion, kSlab) + 63) / 64 * 64; };
+    const std::size_t encoded = place(n) + codec.EncodedBytes(n % kSlab);
+    std::vector<float> scales(SharedBlocks(n));
+    std::vector<std::byte> sums(sum_place(n) + sum->SumBytes(kVersion, kSlab) + 64);
+    for (Buffers& set : buffers_) set.payload.assign(encoded, std::byte{0});
+    ForSlabs([&](std::size_t first, std::size_t count) {
+      Buffers& set = buffers_[0];
+      const auto push = std::span(set.payload).subspan(place(first), codec.EncodedBytes(count));
+      codec.Encode({}, set.g.data() + first, count, push.data(), nullptr);
+      std::vector<std::byte> answer(sum->SumBytes(0, count));
+      sum->Start(0, push, count, answer.data());
+      std::vector<float> decoded(count);
+      (void)sum->Decode(0, answer, count, nullptr, decoded.data(), scales.data() + first / kSharedBlock);
+    });
+    const auto encode = [&](Buffers& set, std::size_t first, std::size_t count) {
+      (void)codec.EncodeShared(set.g.data() + first, 1.0f, set.e.data() + first, scales.data() + first / kSharedBlock,
+                               set.result.data() + first, count, set.payload.data() + place(first));
+    };
+    for (Buffers& set : buffers_) ForSlabs([&](std::size_t first, std::size_t count) { encode(set, first, count); });
+    const std::string name(codec.name()), target(SimdTarget());
+    const double per_element = static_cast<double>(encoded) / static_cast<double>(n);
+    if (Wanted("encode_ef")) {
+      Measure(name, "encode_ef", target, encoded, 12 + per_element, [&](Buffers& set) {
+        ForSlabs([&](std::size_t first, std::size_t count) { encode(set, first, count); });
+      });
+    }
+    if (Wanted("decode_add")) {
+      Measure(name, "decode_add", target, encoded, 4 + per_element, [&](Buffers& set) {
+        ForSlabs([&](std::size_t first, std::size_t count) {
+          sum->Add(kVersion, std::span(set.payload).subspan(place(first), codec.EncodedBytes(count)), count,
+                   sums.data() + sum_place(first));
+        });
+      });
+    }
+  }
+
+  // A linear codec on a nearly square matrix, one tensor on one thread; both phases count as encoding. False if the
+  // codec is none.
+  Result<bool> MeasureLinear(const std::string& name) {
+    Config::Compression compression = compression_;
+    compression.codec = name;
+    const std::uint8_t id = CodecForTensor("", std::numeric_limits<std::uint64_t>::max(), compression);
+    TALLY_ASSIGN_OR_RETURN(const auto codec, MakeLinearCodec(id, compression));
+    if (codec == nullptr) return false;
+    if (pool_->threads() != 1) return true;
+    const auto rows = static_cast<std::uint64_t>(std::sqrt(static_cast<double>(options_.elements)));
+    const std::uint64_t columns = options_.elements / rows;
+    const TensorSpec spec{"w", ElementCount(rows * columns), DType::kFloat32, {rows, columns}};
+    const std::uint64_t slab_elements = CutTensor(spec.elements.value, 1).elements;
+    const std::vector<TensorSpec> vectors = codec->Vectors(spec, slab_elements);
+    if (vectors.empty()) return InvalidArgument("codec " + name + " does not compress " + std::to_string(rows) + " x " +
+                                                std::to_string(columns) + " numbers: take more --elements");
+    const auto tensor = codec->Make(
+        {.seed = compression_.seed, .tensor = 0, .spec = spec, .slab_elements = slab_elements});
+    std::vector<float> first(vectors.front().elements.value), second(vectors.back().elements.value);
+    const bool two_phases = vectors.size() > 1;
+    const std::uint64_t encoded = 4 * (first.size() + (two_phases ? second.size() : 0));
+    const double per_element = static_cast<double>(encoded) / static_cast<double>(options_.elements);
+    std::uint64_t step = 0;
+    const auto encode = [&](Buffers& set) {
+      (void)tensor->Encode(step++, set.g.data(), 1.0f, set.e.data(), set.result.data(), first.data());
+      if (two_phases) tensor->EncodeSecond(first.data(), set.result.data(), second.data());
+    };
+    encode(buffers_[0]);
+    const std::string target(SimdTarget());
+    // Reads g and e, writes p; in a second phase reads p, then reads it and writes the rest.
+    if (Wanted("encode_ef")) Measure(name, "encode_ef", target, encoded, (two_phases ? 24 : 12) + per_element, encode);
+    if (Wanted("decode")) {
+      Measure(name, "decode", target, encoded, 4 + per_element, [&](Buffers& set) {
+        tensor->Decode(two_phases ? second.data() : first.data(), set.result.data());
+      });
+    }
+    return true;
   }
 
   // The share of the elements that adding a payload reads and writes: those where -0 does not stay.
