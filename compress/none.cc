@@ -50,17 +50,7 @@ class NoneCodec final : public Codec {
   }
 
   void DecodeAdd(std::span<const std::byte> payload, std::size_t n, float* acc) const override {
-    const auto address = reinterpret_cast<std::uintptr_t>(payload.data());
-    if (address % alignof(float) == 0) {
-      AddInto(acc, reinterpret_cast<const float*>(payload.data()), n);
-      return;
-    }
-    float p[kChunk];
-    for (std::size_t first = 0; first < n; first += kChunk) {
-      const std::size_t count = std::min(kChunk, n - first);
-      std::memcpy(p, payload.data() + EncodedBytes(first), EncodedBytes(count));
-      AddInto(acc + first, p, count);
-    }
+    AddInto(acc, payload.data(), n);
   }
 };
 

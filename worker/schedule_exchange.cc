@@ -218,16 +218,15 @@ class ScheduleExchange final : public Exchange {
       return Status::Ok();
     }
     if (!state.sum) {
-      // The received buffer becomes the running sum. One that we may not write to is added into a fresh one.
+      // The received buffer becomes the running sum. One that we may not write to is copied.
       const bool in_place = frame.hold.unique() && frame.payload.data() == frame.hold.data() &&
                             reinterpret_cast<std::uintptr_t>(frame.payload.data()) % alignof(float) == 0;
-      BufferRef sum = in_place ? std::move(frame.hold) : pool_->Get(frame.payload.size());
-      AddOwn(f, reinterpret_cast<const float*>(frame.payload.data()), reinterpret_cast<float*>(sum.data()));
-      state.sum = std::move(sum);
+      state.sum = in_place ? std::move(frame.hold) : pool_->Get(frame.payload.size());
+      if (!in_place) std::memcpy(state.sum.data(), frame.payload.data(), frame.payload.size());
+      AddOwn(f, reinterpret_cast<float*>(state.sum.data()));
       state.weight = frame.header.weight + declared_;
     } else {
-      AddInto(reinterpret_cast<float*>(state.sum.data()), reinterpret_cast<const float*>(frame.payload.data()),
-              plan_->frames[f].elements);
+      AddInto(reinterpret_cast<float*>(state.sum.data()), frame.payload.data(), plan_->frames[f].elements);
       state.weight += frame.header.weight;
     }
     return Status::Ok();
@@ -242,12 +241,11 @@ class ScheduleExchange final : public Exchange {
     return scratch_.data();
   }
 
-  void AddOwn(std::uint32_t f, const float* received, float* sum) {
+  void AddOwn(std::uint32_t f, float* sum) {
     for (const std::uint32_t u : plan_->frames[f].slabs) {
       const std::size_t n = tables_->layout.slabs[u].elements;
-      Add(sum, received, Own(u), n);
+      AddInto(sum, Own(u), n);
       sum += n;
-      received += n;
     }
   }
 

@@ -2,6 +2,9 @@
 // IEEE operation whatever the target, so all give the same bits.
 #include "common/reduce/reduce.h"
 
+#include <algorithm>
+#include <cstring>
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "common/reduce/reduce.cc"
 #include <hwy/foreach_target.h>  // must come before highway.h
@@ -77,6 +80,20 @@ HWY_EXPORT(Divide);
 HWY_EXPORT(AllFinite);
 
 void AddInto(float* a, const float* b, std::size_t n) { HWY_DYNAMIC_DISPATCH(Add)(a, a, b, n); }
+
+void AddInto(float* a, const std::byte* b, std::size_t n) {
+  if (reinterpret_cast<std::uintptr_t>(b) % alignof(float) == 0) {
+    return AddInto(a, reinterpret_cast<const float*>(b), n);
+  }
+  constexpr std::size_t kChunk = 2048;  // elements: 8 KiB of stack that stay in L1
+  float aligned[kChunk];
+  for (std::size_t first = 0; first < n; first += kChunk) {
+    const std::size_t count = std::min(kChunk, n - first);
+    std::memcpy(aligned, b + first * sizeof(float), count * sizeof(float));
+    AddInto(a + first, aligned, count);
+  }
+}
+
 void Add(float* out, const float* a, const float* b, std::size_t n) { HWY_DYNAMIC_DISPATCH(Add)(out, a, b, n); }
 void Scale(float* out, const float* a, float w, std::size_t n) { HWY_DYNAMIC_DISPATCH(Scale)(out, a, w, n); }
 void Divide(float* out, const float* a, float w, std::size_t n) { HWY_DYNAMIC_DISPATCH(Divide)(out, a, w, n); }

@@ -27,6 +27,8 @@ const std::vector<Way>& Ways() {
       {"hybrid", 1, {"aggregation.mode=hybrid"}},
       {"ring_wide", 0, {"aggregation.mode=ring", "link.connections=3"}},
       {"ps_wide", 2, {"aggregation.mode=ps", "link.connections=2"}},
+      {"ring_zmq", 0, {"aggregation.mode=ring", "link.transport=zmq"}},
+      {"hybrid_zmq", 1, {"aggregation.mode=hybrid", "link.transport=zmq"}},
   };
   return ways;
 }

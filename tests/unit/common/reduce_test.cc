@@ -60,6 +60,13 @@ TEST_P(ReduceOnTarget, GivesTheBitsOfAScalarLoop) {
     std::copy(a.begin(), a.end(), out.begin() + 1);
     AddInto(out.data() + 1, b.data(), n);
     ExpectSameBits(sum, out.data() + 1);
+    for (std::size_t shift = 0; shift < 4; ++shift) {
+      std::vector<std::byte> received(shift + n * sizeof(float));
+      if (n > 0) std::memcpy(received.data() + shift, b.data(), n * sizeof(float));
+      std::copy(a.begin(), a.end(), out.begin() + 1);
+      AddInto(out.data() + 1, received.data() + shift, n);
+      ExpectSameBits(sum, out.data() + 1);
+    }
     EXPECT_EQ(out.front(), 77.0f);
     EXPECT_EQ(out.back(), 77.0f);
   }
