@@ -14,6 +14,7 @@
 #include <sstream>
 
 #include "common/config/config.h"
+#include "tests/support/slowdown.h"
 #include "worker/cli/local_job.h"
 
 namespace tally::test {
@@ -22,6 +23,9 @@ namespace {
 using cli::LocalJob;
 using cli::LocalJobOptions;
 
+constexpr std::chrono::seconds Patience(int seconds) { return std::chrono::seconds(seconds * kSlowdown); }
+std::string Seconds(int seconds) { return std::to_string(seconds * kSlowdown) + "s"; }
+
 struct Job {
   explicit Job(std::uint32_t workers, std::uint32_t servers, int steps, std::vector<std::string> settings = {}) {
     LocalJobOptions options;
@@ -29,8 +33,9 @@ struct Job {
     options.servers = servers;
     options.server_program = TALLY_SERVER_PROGRAM;
     options.worker_command = {TALLY_STEP_WORKER, std::to_string(steps), "2"};
-    options.overrides = {"membership.heartbeat=250ms", "membership.dead=3s", "step.timeout=20s",
-                         "membership.join_timeout=20s", servers > 0 ? "aggregation.mode=ps" : "aggregation.mode=ring"};
+    options.overrides = {"membership.heartbeat=250ms", "membership.dead=3s", "step.timeout=" + Seconds(20),
+                         "membership.join_timeout=" + Seconds(20),
+                         servers > 0 ? "aggregation.mode=ps" : "aggregation.mode=ring"};
     options.overrides.insert(options.overrides.end(), settings.begin(), settings.end());
     options.environment = ProcessEnvironment();
     for (const char* launcher : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) options.environment.erase(launcher);
@@ -45,7 +50,7 @@ struct Job {
   // Runs until process `number` has made `steps` steps.
   Status RunTo(std::size_t number, int steps) {
     return job->launcher().WaitUntil([this, number, steps] { return steps_seen[number] >= steps; },
-                                     std::chrono::seconds(30), "steps");
+                                     Patience(30), "steps");
   }
   bool AllWorkersEnded() {
     for (std::uint32_t rank = 0; rank < job->workers(); ++rank) {
@@ -74,12 +79,12 @@ TEST_P(Kill, EndsTheJobEverywhereNamingTheDead) {
   usleep(static_cast<useconds_t>(random() % 20000));
   const auto killed = std::chrono::steady_clock::now();
   job.job->launcher().Signal(dead, SIGKILL);
-  while (!job.AllWorkersEnded() && std::chrono::steady_clock::now() - killed < std::chrono::seconds(20)) {
+  while (!job.AllWorkersEnded() && std::chrono::steady_clock::now() - killed < Patience(20)) {
     job.job->launcher().WaitAllEnded(std::chrono::milliseconds(20));
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - killed;
   ASSERT_TRUE(job.AllWorkersEnded()) << "seed " << seed;
-  EXPECT_LT(took.count(), 10) << "the bound is 3 s (membership.dead), doubled and more for a busy machine";
+  EXPECT_LT(took.count(), 10 * kSlowdown) << "the bound is 3 s (membership.dead), doubled and more for a busy machine";
   const std::string name = victim < 0 ? "server " + std::to_string(servers - 1) : "rank " + std::to_string(victim);
   for (std::uint32_t rank = 0; rank < 3; ++rank) {
     const std::size_t process = job.job->worker_process(rank);
@@ -100,7 +105,7 @@ TEST(Job, RunsToItsEndAndLeavesNothing) {
   for (const std::uint32_t servers : {0U, 2U}) {
     Job job(3, servers, 10, {"link.rate=10gbit", "link.nic=leave-nothing-" + std::to_string(getpid())});
     if (const Status started = job.job->Start(); !started.ok()) FAIL() << started.text();
-    const Status status = job.job->Wait(std::chrono::seconds(30));
+    const Status status = job.job->Wait(Patience(30));
     EXPECT_TRUE(status.ok()) << status.text() << job.text[servers];
     for (std::uint32_t rank = 0; rank < 3; ++rank) EXPECT_EQ(job.steps_seen[job.job->worker_process(rank)], 10);
   }
@@ -116,7 +121,7 @@ TEST(Job, TerminatingEverythingLeavesNoProcess) {
   std::vector<pid_t> pids;
   for (const auto& process : job.job->launcher().processes()) pids.push_back(process.pid);
   job.job->launcher().SignalAll(SIGTERM);
-  job.job->launcher().WaitAllEnded(std::chrono::seconds(15));
+  job.job->launcher().WaitAllEnded(Patience(15));
   const auto ended = [&] {
     for (const auto& process : job.job->launcher().processes()) {
       if (process.running) return false;
@@ -192,7 +197,7 @@ TEST_P(Garbage, OnEveryPortDoesNotDisturbTheJob) {
     }
   }
   EXPECT_GE(ports, 3U) << "the job's listeners were not found";
-  const Status status = job.job->Wait(std::chrono::seconds(60));
+  const Status status = job.job->Wait(Patience(60));
   std::string everything;
   for (const auto& [process, lines] : job.text) everything += lines.substr(0, 2000);
   EXPECT_TRUE(status.ok()) << status.text() << "\n" << everything;
