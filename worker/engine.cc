@@ -373,7 +373,8 @@ void Engine::OnClosed(Link& link, const Status& why) {
 void Engine::OnPeerLeft(const std::string& who) { WatchSteps(Unavailable(who)); }
 
 // A link closed or a rank left. If somebody died, the coordinator says so; if nothing needs that peer any more, all is
-// well; but a step that stands still for two checks needs it, and then the suspicion is the error.
+// well; but a step that then stands still for membership.dead needs it, and the suspicion is the error. Checks are
+// counted, not time: a process that was stopped has not looked yet.
 void Engine::WatchSteps(const Status& suspicion) {
   const bool watching = !suspicion_.ok();
   if (!watching || suspicion.kind() == StatusKind::kUnavailable) suspicion_ = suspicion;
@@ -382,16 +383,17 @@ void Engine::WatchSteps(const Status& suspicion) {
 
 void Engine::CheckSteps() {
   if (failed_ || leaving_) return;
+  const Nanos interval = loaded_.config.membership.heartbeat * 2;
   for (const auto& [id, group] : groups_) {
-    const auto before = watched_steps_.find(id);
-    if (group->in_flight() && before != watched_steps_.end() && before->second == group->progress()) {
+    WatchedStep& watched = watched_steps_[id];
+    if (!group->in_flight() || watched.progress != group->progress()) {
+      watched = {group->progress(), 0};
+    } else if (++watched.still * interval >= loaded_.config.membership.dead) {
       Fail(suspicion_);
       return;
     }
-    watched_steps_.erase(id);
-    if (group->in_flight()) watched_steps_[id] = group->progress();
   }
-  loop_.After(loaded_.config.membership.heartbeat * 2, [this] { CheckSteps(); });
+  loop_.After(interval, [this] { CheckSteps(); });
 }
 
 Status Engine::Send(OwnerRef to, std::uint32_t key, const FrameHeader& header, std::span<const std::byte> payload,

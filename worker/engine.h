@@ -78,6 +78,11 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
     GroupRuntime* group = nullptr;
   };
 
+  struct WatchedStep {
+    std::uint64_t progress = 0;
+    int still = 0;  // checks in a row that found no progress
+  };
+
   explicit Engine(const LoadedConfig& config);
   Status Begin();                         // before the loop runs: transports, listeners, the coordinator
   Status StartTransports(LinkOptions options);
@@ -128,7 +133,7 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   Frame own_push_;                        // to our own owner
   bool draining_local_ = false;
   Status suspicion_;                      // why a step may never end, if there is a reason
-  std::map<std::uint32_t, std::uint64_t> watched_steps_;  // per group in flight: its progress at the last check
+  std::map<std::uint32_t, WatchedStep> watched_steps_;  // per group
   bool joined_ = false, leaving_ = false;
   Completion join_completion_;
 
