@@ -24,7 +24,6 @@ using cli::LocalJob;
 using cli::LocalJobOptions;
 
 constexpr std::chrono::seconds Patience(int seconds) { return std::chrono::seconds(seconds * kSlowdown); }
-std::string Seconds(int seconds) { return std::to_string(seconds * kSlowdown) + "s"; }
 
 struct Job {
   explicit Job(std::uint32_t workers, std::uint32_t servers, int steps, std::vector<std::string> settings = {}) {
@@ -33,7 +32,7 @@ struct Job {
     options.servers = servers;
     options.server_program = TALLY_SERVER_PROGRAM;
     options.worker_command = {TALLY_STEP_WORKER, std::to_string(steps), "2"};
-    options.overrides = {"membership.heartbeat=250ms", "membership.dead=3s", "step.timeout=" + Seconds(20),
+    options.overrides = {"membership.heartbeat=250ms", "membership.dead=" + Seconds(3), "step.timeout=" + Seconds(20),
                          "membership.join_timeout=" + Seconds(20),
                          servers > 0 ? "aggregation.mode=ps" : "aggregation.mode=ring"};
     options.overrides.insert(options.overrides.end(), settings.begin(), settings.end());

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "common/check.h"
+#include "tests/support/slowdown.h"
 
 namespace tally::test {
 namespace {
@@ -29,8 +30,13 @@ int HoldPort(std::uint16_t* port) {
 }
 
 std::vector<std::string> BaseSettings() {
-  return {"job.name=test", "membership.heartbeat=250ms", "membership.dead=3s", "membership.join_timeout=20s",
-          "step.timeout=20s", "log.level=error", "compression.min_compress_bytes=0"};
+  return {"job.name=test",
+          "membership.heartbeat=250ms",
+          "membership.dead=" + Seconds(3),
+          "membership.join_timeout=" + Seconds(20),
+          "step.timeout=" + Seconds(20),
+          "log.level=error",
+          "compression.min_compress_bytes=0"};
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 // a test that would hang; under a sanitizer a job takes several times as long.
 #pragma once
 
+#include <string>
+
 namespace tally::test {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -17,5 +19,8 @@ constexpr int kSlowdown = 5;
 #else
 constexpr int kSlowdown = 1;
 #endif
+
+// For a setting: Seconds(3) is "3s", or longer.
+inline std::string Seconds(int seconds) { return std::to_string(seconds * kSlowdown) + "s"; }
 
 }  // namespace tally::test
