@@ -28,6 +28,10 @@ constexpr int kReceiveHighWater = 64;
 constexpr int kHeartbeatMs = 10'000;
 constexpr int kHeartbeatTimeoutMs = 60'000;
 
+// A new connection is a new link, with a hello of its own, so a DEALER must not connect again. -1 would say so, but then
+// ZeroMQ drops with the connection what came over it and was not yet read. Up to twice this long is an int.
+constexpr int kNeverMs = 1'000'000'000;
+
 constexpr std::uint64_t kTurnBytes = std::uint64_t{4} << 20;  // then other links have their turn
 constexpr std::size_t kTurnFrames = 256;
 constexpr std::uint64_t kInFlightBytes = std::uint64_t{8} << 20;
@@ -98,7 +102,7 @@ ZmqSocket::ZmqSocket(ZmqShared* shared, int type, Owner* owner)
   } else {
     const std::string id = RandomRoutingId();
     TALLY_CHECK(zmq_setsockopt(socket_, ZMQ_ROUTING_ID, id.data(), id.size()) == 0, zmq_strerror(errno));
-    Set(socket_, ZMQ_RECONNECT_IVL, -1);  // a new connection is a new link, with a hello of its own
+    Set(socket_, ZMQ_RECONNECT_IVL, kNeverMs);
   }
   // A ROUTER says nothing about a peer's end, and a DEALER's silence looks the same: the monitor does.
   // ZeroMQ gives its name back some time after the socket has closed.
