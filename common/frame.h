@@ -28,7 +28,7 @@ enum FrameFlags : std::uint16_t {
   kFlagNonFinite = 1,          // the slab (alone in its frame, empty payload; in a schedule: in the data) is void
   kFlagPreviousCommitted = 2,  // verdict of step-1, for owners that have not heard it
   kFlagPreviousSkipped = 4,
-  kFlagKeep = 8,
+  kFlagKeep = 8,               // zeros, sent with an empty payload: no residual was added, none changes
 };
 
 enum class ReduceOp : std::uint8_t { kSum = 0, kMean = 1 };

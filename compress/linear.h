@@ -35,6 +35,9 @@ class LinearTensor {
   virtual bool Encode(std::uint64_t step, const float* g, float w, const float* e, float* e_out, float* vector) = 0;
   // Two phases: the mean of the first vectors -> this worker's second vector, and e_out completed.
   virtual void EncodeSecond(const float* /*mean*/, float* /*e_out*/, float* /*vector*/) {}
+  // Instead of Encode, in a step in which this worker sends zeros and keeps its residual: the first vector is zeros,
+  // EncodeSecond touches no e_out and makes zeros of the second one.
+  virtual void Keep(std::uint64_t step) = 0;
   // The tensor's mean from the mean of the last vectors.
   virtual void Decode(const float* mean, float* out) = 0;
 

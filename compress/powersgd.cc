@@ -22,6 +22,7 @@ class PowerSgdTensor final : public LinearTensor {
 
   bool Encode(std::uint64_t step, const float* g, float w, const float* e, float* e_out, float* vector) override {
     step_ = step;
+    kept_ = false;
     const FlushDenormals flush;
     if (e_out == nullptr) scratch_.resize(elements());
     float* m = e_out == nullptr ? scratch_.data() : e_out;
@@ -30,23 +31,41 @@ class PowerSgdTensor final : public LinearTensor {
     return true;
   }
 
+  void Keep(std::uint64_t step) override {
+    step_ = step;
+    kept_ = true;
+  }
+
   void EncodeSecond(const float* mean, float* e_out, float* vector) override {
     const FlushDenormals flush;
-    float* m = e_out == nullptr ? scratch_.data() : e_out;
     std::copy_n(mean, p_.size(), p_.data());
     Orthonormalize(shape_.rows, shape_.rank, p_.data());
+    if (kept_) {
+      std::fill_n(vector, q_.size(), 0.0F);
+      return;
+    }
+    float* m = e_out == nullptr ? scratch_.data() : e_out;
     ColumnProducts(shape_, m, p_.data(), vector);
     if (e_out != nullptr) SubtractReconstruction(shape_, p_.data(), vector, m);
+    // Q does not count where P is zeros; it says that there was a worker which would have sent something.
+    for (std::size_t j = 0; j < shape_.rank; ++j) {
+      if (ZeroColumn(p_, j, shape_.rows)) std::fill_n(vector + j * shape_.columns, shape_.columns, 1.0F);
+    }
   }
 
   void Decode(const float* mean, float* out) override {
     const FlushDenormals flush;
     Reconstruct(shape_, p_.data(), mean, out);
     std::copy_n(mean, q_next_.size(), q_next_.data());
-    // A column without direction would stay so.
+    // A column without direction would stay so; one that no worker used is where it was.
     for (std::size_t j = 0; j < shape_.rank; ++j) {
+      const bool no_p = ZeroColumn(p_, j, shape_.rows), no_q = ZeroColumn(q_next_, j, shape_.columns);
       float* column = q_next_.data() + j * shape_.columns;
-      if (std::all_of(column, column + shape_.columns, [](float x) { return x == 0; })) DrawColumn(step_, j, column);
+      if (no_p && no_q) {
+        std::copy_n(q_.data() + j * shape_.columns, shape_.columns, column);
+      } else if (no_p || no_q) {
+        DrawColumn(step_, j, column);
+      }
     }
   }
 
@@ -57,6 +76,11 @@ class PowerSgdTensor final : public LinearTensor {
   static constexpr std::uint64_t kStart = (std::uint64_t{1} << 56) - 1;  // no step's number
 
   std::size_t elements() const { return shape_.rows * shape_.columns; }
+
+  static bool ZeroColumn(const std::vector<float>& matrix, std::size_t j, std::size_t rows) {
+    const auto begin = matrix.begin() + static_cast<std::ptrdiff_t>(j * rows);
+    return std::all_of(begin, begin + static_cast<std::ptrdiff_t>(rows), [](float x) { return x == 0; });
+  }
 
   // Uniform in (-1, 1), the same on all workers.
   void DrawColumn(std::uint64_t step, std::size_t j, float* column) const {
@@ -72,6 +96,7 @@ class PowerSgdTensor final : public LinearTensor {
   const LinearPlace place_;
   const LowRankShape shape_;
   std::uint64_t step_ = 0;
+  bool kept_ = false;                // in the open step
   std::vector<float> p_;             // orthonormal, of the open step
   std::vector<float> q_, q_next_;    // where a step begins, and where the next one would
   std::vector<float> scratch_;       // M, if there is no residual to build it in

@@ -38,6 +38,8 @@ class RandomkTensor final : public LinearTensor {
     return true;
   }
 
+  void Keep(std::uint64_t step) override { step_ = step; }
+
   void Decode(const float* mean, float* out) override {
     const FlushDenormals flush;
     const std::uint64_t elements = place_.spec.elements.value;

@@ -70,6 +70,16 @@ Status Group::SetLossScale(float scale) {
   return Status::Ok();
 }
 
+Status Group::Keep(std::uint32_t tensor) {
+  const std::uint32_t t = runtime_->to_layout(tensor);
+  if (submitted_[bucket_of_[tensor]]) {
+    return InvalidArgument("tensor " + runtime_->tables().message.tensors[t].name +
+                           " is kept after its bucket was submitted");
+  }
+  runtime_->kept[t] = 1;
+  return Status::Ok();
+}
+
 // One factor, so that a gradient is rounded once; exact for scales that are powers of two.
 StepWeight Group::CurrentWeight() const { return {weight_ / loss_scale_, static_cast<double>(weight_)}; }
 
@@ -95,6 +105,7 @@ tally::Result<StepResult> Group::EndStep(Vote vote) {
   tally::Result<StepResult> result = engine_->EndStep(runtime_, vote, CurrentWeight(), loss_scale_);
   if (!result.ok()) return result;
   std::fill(submitted_.begin(), submitted_.end(), false);
+  std::ranges::fill(runtime_->kept, std::uint8_t{0});
   step_open_ = false;
   weight_ = loss_scale_ = 1;
   ++step_;

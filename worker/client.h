@@ -90,6 +90,12 @@ class Group {
   // ranks, or the step ends with kMismatch naming both. Errors: kInvalidArgument if not finite, not positive, or too late.
   Status SetLossScale(float scale);
 
+  // This rank has no gradient for the tensor in this step and its residual is to stay as it is (a layer that was not
+  // used): zeros count as its gradient, with this rank's weight. Without it a tensor whose bucket is not submitted counts
+  // as zeros, too, but its residual is sent. Before the Submit of its bucket, or before EndStep if that is not submitted;
+  // for this step only. Errors: kInvalidArgument if too late.
+  Status Keep(std::uint32_t tensor);
+
   // Hands a bucket over; never blocks. Any order; the engine keeps the published order. Errors: kInvalidArgument
   // (number, or submitted twice in this step), or the job's failure.
   tally::Result<Ticket> Submit(BucketId bucket);

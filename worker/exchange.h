@@ -30,6 +30,8 @@ class ExchangeEnvironment {
   virtual const float* Input(std::uint32_t slab) = 0;
   // What Input is to be multiplied by: this rank's weight, or 1 if Input is weighted already (a linear codec's vector).
   virtual float Factor(std::uint32_t slab) = 0;
+  // The slab is zeros and its residual stays: Input is zeros, Factor anything.
+  virtual bool Kept(std::uint32_t slab) = 0;
   // Where the slab's mean goes. May be the same memory as Input (in place).
   virtual float* Output(std::uint32_t slab) = 0;
   virtual void SlabDone(std::uint32_t slab, Delivered delivered) = 0;

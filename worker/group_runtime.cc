@@ -111,6 +111,7 @@ Result<std::unique_ptr<GroupRuntime>> GroupRuntime::Make(const Options& options,
   }
   group->inputs.resize(layout.tensors.size());
   group->outputs.resize(layout.tensors.size());
+  group->kept.resize(layout.tensors.size());
   if (options.collective) return group;
   std::uint64_t bytes = 0;
   for (std::uint32_t t = 0; t < layout.tensors.size(); ++t) {
@@ -211,6 +212,11 @@ void GroupRuntime::EncodeLinear(std::uint32_t bucket) {
   for (const std::uint32_t index : bucket_linear_[bucket]) {
     const auto& [part, tensor, delivered] = linear_[index];
     const std::span<float> vector = arena_input(part.first);
+    if (kept[part.tensor] != 0) {
+      tensor->Keep(step_.value);
+      std::ranges::fill(vector, 0.0F);
+      continue;
+    }
     const float* g = buckets_[bucket].missing ? nullptr : inputs[part.tensor];
     const bool finite = tensor->Encode(step_.value, g, factors_[part.tensor], state_.feedback.OldTensor(part.tensor),
                                        state_.feedback.NextTensor(part.tensor), vector.data());
@@ -239,7 +245,8 @@ void GroupRuntime::EncodeSecond(std::uint32_t bucket) {
     if (!part.two_phases()) continue;
     const std::span<float> vector = arena_input(part.second);
     if (delivered == Delivered::kMean) {
-      tensor->EncodeSecond(outputs[part.first], state_.feedback.NextTensor(part.tensor), vector.data());
+      float* e_out = kept[part.tensor] != 0 ? nullptr : state_.feedback.NextTensor(part.tensor);
+      tensor->EncodeSecond(outputs[part.first], e_out, vector.data());
     } else {
       std::ranges::fill(vector, delivered == Delivered::kNothing ? 0.0F : std::numeric_limits<float>::quiet_NaN());
     }
@@ -403,12 +410,17 @@ std::string GroupRuntime::Describe() const {
 
 const float* GroupRuntime::Input(std::uint32_t slab) {
   const Slab& s = layout().slabs[slab];
-  const bool zeros = buckets_[s.bucket].missing && !tables_->is_vector(s.tensor);
+  const bool zeros = (buckets_[s.bucket].missing || kept[s.tensor] != 0) && !tables_->is_vector(s.tensor);
   return zeros ? zeros_.data() : inputs[s.tensor] + s.offset;
 }
 
 float GroupRuntime::Factor(std::uint32_t slab) {
   return factors_[layout().slabs[slab].tensor];  // a vector's stays 1
+}
+
+bool GroupRuntime::Kept(std::uint32_t slab) {
+  const std::uint32_t tensor = layout().slabs[slab].tensor;
+  return kept[tables_->is_vector(tensor) ? LinearOf(tensor).part.tensor : tensor] != 0;
 }
 
 float* GroupRuntime::Output(std::uint32_t slab) {

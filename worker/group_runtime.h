@@ -66,6 +66,7 @@ class GroupRuntime final : public ExchangeEnvironment {
   // Caller side, before submitting.
   std::vector<const float*> inputs;  // per tensor of the layout
   std::vector<float*> outputs;
+  std::vector<std::uint8_t> kept;   // per tensor of the layout: zeros in this step, and its residual stays
   std::span<float> arena_input(std::uint32_t layout_tensor);
   // Handed over by reference; kept, so that a step allocates nothing. A ticket that its holder kept is replaced.
   std::vector<std::shared_ptr<TicketState>> tickets;  // per bucket
@@ -92,6 +93,7 @@ class GroupRuntime final : public ExchangeEnvironment {
   // ExchangeEnvironment.
   const float* Input(std::uint32_t slab) override;
   float Factor(std::uint32_t slab) override;
+  bool Kept(std::uint32_t slab) override;
   float* Output(std::uint32_t slab) override;
   void SlabDone(std::uint32_t slab, Delivered delivered) override;
   Status Send(OwnerRef to, std::uint32_t key, const FrameHeader& header, std::span<const std::byte> payload,

@@ -81,12 +81,15 @@ class OwnersExchange final : public Exchange {
     const FrameHeader& header = frame.header;
     if (header.kind != FrameKind::kReply) return Corrupt("expected a reply in an exchange through owners");
     const bool flagged = (header.flags & kFlagNonFinite) != 0;
-    TALLY_RETURN_IF_ERROR(CheckReply(frame, flagged));
+    const bool kept = (header.flags & kFlagKeep) != 0;
+    if (flagged && kept) return Corrupt("a reply flagged non-finite and keep at once");
+    TALLY_RETURN_IF_ERROR(CheckReply(frame, flagged || kept));
     const float total_weight = static_cast<float>(header.weight);
     delivered_.clear();
     for (std::size_t i = 0; i < header.slabs.size(); ++i) {
       const std::uint32_t u = header.slabs[i];
-      delivered_.push_back(Deliver(u, flagged ? std::span<const std::byte>() : reply_payloads_[i], flagged, total_weight));
+      const auto payload = flagged || kept ? std::span<const std::byte>() : reply_payloads_[i];
+      delivered_.push_back(Deliver(u, payload, flagged, kept, total_weight));
       done_[u] = true;
       const std::uint32_t f = plan_->frame_of_slab[u];
       if (--remaining_[f] == 0) outstanding_ -= plan_->frames[f].payload_bytes;
@@ -121,8 +124,16 @@ class OwnersExchange final : public Exchange {
     header_.bucket = BucketId(frame.bucket);
     header_.codec = frame.codec->id();
     header_.codec_version = state_->Version(*frame.codec);
-    header_.slabs = frame.slabs;
     const OwnerRef to = tables_->message.owner_list[frame.owner];
+    if (std::ranges::none_of(frame.slabs, [this](std::uint32_t u) { return environment_->Kept(u); })) {
+      return PushEncoded(frame, to);
+    }
+    TALLY_RETURN_IF_ERROR(PushKept(frame, to));
+    return others_.slabs.empty() ? Status::Ok() : PushEncoded(others_, to);
+  }
+
+  Status PushEncoded(const PlannedFrame& frame, OwnerRef to) {
+    header_.slabs = frame.slabs;
     const std::uint32_t key = frame.slabs.front();
     if (!frame.codec->traits().lossy && frame.slabs.size() == 1 && environment_->Factor(key) == 1.0F) {
       // The gradient itself is the payload: no copy. A non-finite value is noticed in the sum.
@@ -152,7 +163,7 @@ class OwnersExchange final : public Exchange {
     return state_->Encode(codec, key, slab, u, environment_->Input(u), environment_->Factor(u), out);
   }
 
-  // A frame with a non-finite slab: each slab travels alone, the bad ones flagged and empty.
+  // Each slab travels alone, those that are not finite flagged and empty.
   Status PushSingly(const PlannedFrame& frame, OwnerRef to) {
     const std::uint16_t flags = header_.flags;
     for (const std::uint32_t u : frame.slabs) {
@@ -170,12 +181,16 @@ class OwnersExchange final : public Exchange {
   }
 
   // A checked reply of slab u -> its mean in the output.
-  Delivered Deliver(std::uint32_t u, std::span<const std::byte> payload, bool flagged, float total_weight) {
+  Delivered Deliver(std::uint32_t u, std::span<const std::byte> payload, bool flagged, bool kept, float total_weight) {
     const Slab& slab = tables_->layout.slabs[u];
     const std::size_t n = slab.elements;
     const Codec& codec = *tables_->tensor_codec[slab.tensor];
     const OwnerSum* sum = sums_[slab.tensor];
     float* out = environment_->Output(u);
+    if (kept) {
+      std::fill(out, out + n, 0.0F);
+      return total_weight == 0 ? Delivered::kNothing : Delivered::kMean;
+    }
     bool finite = !flagged;
     if (finite && sum != nullptr) {
       SharedScales& scales = state_->scales;
@@ -200,8 +215,30 @@ class OwnersExchange final : public Exchange {
     return Delivered::kMean;
   }
 
-  // Fills reply_payloads_, per slab of the frame, unless it is flagged.
-  Status CheckReply(const Frame& frame, bool flagged) {
+  // The kept slabs in one frame, flagged and empty; the others are left in others_.
+  Status PushKept(const PlannedFrame& frame, OwnerRef to) {
+    others_.codec = frame.codec;
+    others_.elements = others_.payload_bytes = 0;
+    others_.slabs.clear();
+    header_.slabs.clear();
+    for (const std::uint32_t u : frame.slabs) {
+      if (environment_->Kept(u)) {
+        header_.slabs.push_back(u);
+        continue;
+      }
+      const std::size_t n = tables_->layout.slabs[u].elements;
+      others_.slabs.push_back(u);
+      others_.elements += n;
+      others_.payload_bytes += frame.codec->EncodedBytes(n);
+    }
+    header_.flags |= kFlagKeep;
+    const Status status = environment_->Send(to, header_.slabs.front(), header_, {}, {});
+    header_.flags &= static_cast<std::uint16_t>(~kFlagKeep);
+    return status;
+  }
+
+  // Fills reply_payloads_, per slab of the frame, unless they carry none.
+  Status CheckReply(const Frame& frame, bool empty) {
     const FrameHeader& header = frame.header;
     std::size_t expected = 0;
     reply_payloads_.clear();
@@ -224,7 +261,7 @@ class OwnersExchange final : public Exchange {
         return Corrupt("reply for slab " + std::to_string(u) + ": expected codec version " +
                        std::to_string(state_->Version(codec)) + ", got " + std::to_string(header.codec_version));
       }
-      if (flagged) continue;
+      if (empty) continue;
       const Result<std::size_t> bytes = CheckPayload(slab, frame.payload.subspan(expected));
       if (!bytes.ok()) return bytes.status().WithContext("reply for slab " + std::to_string(u));
       reply_payloads_.push_back(frame.payload.subspan(expected, *bytes));
@@ -267,6 +304,7 @@ class OwnersExchange final : public Exchange {
   std::vector<Delivered> delivered_;
   std::uint64_t outstanding_ = 0;         // encoded bytes sent and not yet answered
   FrameHeader header_;
+  PlannedFrame others_;                   // slabs of a frame that are not kept
 };
 
 }  // namespace

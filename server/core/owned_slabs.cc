@@ -29,6 +29,8 @@ Layout OwnedSlabs::AsTensors() const {
 Status OwnedSlabs::Check(const Frame& push) const {
   const FrameHeader& header = push.header;
   const bool non_finite = (header.flags & kFlagNonFinite) != 0;
+  const bool keep = (header.flags & kFlagKeep) != 0;
+  if (non_finite && keep) return WrongPush("flags", "non-finite or keep", "both");
   if (header.slabs.empty()) return WrongPush("slabs", "at least one", "none");
   if (non_finite && header.slabs.size() != 1) {
     return WrongPush("slabs of a non-finite frame", "one", std::to_string(header.slabs.size()));
@@ -51,11 +53,11 @@ Status OwnedSlabs::Check(const Frame& push) const {
     }
     bytes += owned.encoded_bytes;
   }
-  if (non_finite) bytes = 0;
+  if (non_finite || keep) bytes = 0;
   if (push.payload.size() != bytes) {
     return WrongPush("payload", std::to_string(bytes) + " bytes", std::to_string(push.payload.size()));
   }
-  if (non_finite) return Status::Ok();
+  if (non_finite || keep) return Status::Ok();
   std::span<const std::byte> rest = push.payload;
   for (const std::uint32_t u : header.slabs) {
     const OwnedSlab& owned = slabs_[Local(u)];

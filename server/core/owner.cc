@@ -17,6 +17,7 @@ namespace {
 constexpr std::uint32_t kNowhere = std::numeric_limits<std::uint32_t>::max();
 constexpr std::uint32_t kReplyPosition = std::numeric_limits<std::uint32_t>::max();  // EncodeKey of replies
 constexpr std::uint16_t kVerdictFlags = kFlagPreviousCommitted | kFlagPreviousSkipped;
+constexpr std::uint16_t kEmptyFlags = kFlagNonFinite | kFlagKeep;  // no payload
 
 // One position's part of one slab.
 struct Contribution {
@@ -24,6 +25,7 @@ struct Contribution {
   BufferRef hold;         // keeps payload alive; the last reference if nobody else needs its frame
   double weight = 0;
   bool non_finite = false;
+  bool keep = false;         // zeros
   bool whole_frame = false;  // payload is all that hold carries
 };
 
@@ -44,6 +46,7 @@ struct SlabState {
   std::byte* sum = nullptr;        // fp32 numbers, or as the codec's OwnerSum has it
   BufferRef sum_hold;
   double weight = 0;
+  std::uint32_t kept = 0;          // of those added: zeros that travelled as a flag
   bool non_finite = false;
   bool done = false;
   std::span<const std::byte> result;
@@ -98,6 +101,8 @@ struct Owner::Impl {
     const std::uint32_t n = options_.workers;
     return (position + n - (owned_[local].number % n + 1) % n) % n;
   }
+  // Every part is a flag: nothing was sent, so nothing is answered and no residual is touched.
+  bool AllKept(const SlabState& state) const { return state.kept == options_.workers && !state.non_finite; }
   bool AllDone() const { return done_ == states_.size(); }
 
   const OwnerOptions options_;
@@ -179,7 +184,7 @@ Status Owner::Impl::ValidateVersion(const FrameHeader& header) const {
 }
 
 Status Owner::Impl::ValidateHeldBytes(const FrameHeader& header) const {
-  if (options_.held_bytes_cap == 0 || !options_.deterministic || (header.flags & kFlagNonFinite) != 0) {
+  if (options_.held_bytes_cap == 0 || !options_.deterministic || (header.flags & kEmptyFlags) != 0) {
     return Status::Ok();
   }
   const bool opens_step = header.step.value != step_;
@@ -209,7 +214,7 @@ Status Owner::Impl::Validate(const Frame& frame) {
   if (header.position >= options_.workers) {
     return WrongPush("position", "below " + Number(options_.workers), Number(header.position));
   }
-  if ((header.flags & ~(kFlagNonFinite | kVerdictFlags)) != 0) {
+  if ((header.flags & ~(kEmptyFlags | kVerdictFlags)) != 0) {
     return WrongPush("flags", "known ones", Number(header.flags));
   }
   if (!header.contributors.empty()) {
@@ -235,11 +240,12 @@ Status Owner::Impl::OnPush(Frame& frame, RecycledList<ReplyFrame>* replies) {
 
   completed_.clear();
   const bool non_finite = (header.flags & kFlagNonFinite) != 0;
+  const bool keep = (header.flags & kFlagKeep) != 0;
   const bool whole_frame = header.slabs.size() == 1;
   std::span<std::byte> rest = frame.payload;
   for (const std::uint32_t u : header.slabs) {
     const std::uint32_t local = owned_.Local(u);
-    const std::span<std::byte> payload = rest.first(non_finite ? 0 : owned_[local].encoded_bytes);
+    const std::span<std::byte> payload = rest.first(non_finite || keep ? 0 : owned_[local].encoded_bytes);
     rest = rest.subspan(payload.size());
     if (Arrived(local, header.position)) {
       ++stats_.duplicates;
@@ -254,7 +260,7 @@ Status Owner::Impl::OnPush(Frame& frame, RecycledList<ReplyFrame>* replies) {
     arrived_[local * arrived_words_ + header.position / 64] |= std::uint64_t{1} << (header.position % 64);
     states_[local].version = header.codec_version;
     BufferRef hold = whole_frame ? std::move(frame.hold) : frame.hold;
-    Take(local, header.position, {payload, std::move(hold), header.weight, non_finite, whole_frame});
+    Take(local, header.position, {payload, std::move(hold), header.weight, non_finite, keep, whole_frame});
     if (states_[local].added == options_.workers) completed_.push_back(local);
   }
   Reply(header, replies);
@@ -280,7 +286,8 @@ void Owner::Impl::Apply(std::uint32_t local, Contribution&& contribution) {
     state.non_finite = true;
     DropSum(local);
   }
-  if (state.non_finite) return;
+  if (contribution.keep) ++state.kept;
+  if (state.non_finite || contribution.keep) return;
   const Codec& codec = *owned_[local].codec;
   const OwnerSum* sum = owned_[local].sum;
   const std::size_t n = owned_[local].slab.elements;
@@ -348,13 +355,13 @@ std::size_t Owner::Impl::ReplyBytes(std::uint32_t local) const {
   const OwnedSlab& owned = owned_[local];
   const SlabState& state = states_[local];
   if (owned.sum == nullptr) return owned.encoded_bytes;
-  if (state.non_finite || !std::isfinite(TotalWeight(state))) return 0;
+  if (state.sum == nullptr || state.non_finite || !std::isfinite(TotalWeight(state))) return 0;
   return owned.sum->ReplyBytes(state.version, state.sum, owned.slab.elements);
 }
 
 bool Owner::Impl::EncodeReply(std::uint32_t local, std::byte* out) {
   const SlabState& state = states_[local];
-  if (state.non_finite) return false;
+  if (state.non_finite || state.sum == nullptr) return false;
   const OwnedSlab& owned = owned_[local];
   if (owned.sum != nullptr) {
     owned.sum->Reply(state.version, state.sum, owned.slab.elements, out);
@@ -366,9 +373,12 @@ bool Owner::Impl::EncodeReply(std::uint32_t local, std::byte* out) {
                       .position = kReplyPosition,
                       .offset = owned.slab.offset,
                       .stochastic = options_.stochastic};
+  // As zeros that travelled would have done: a sum of nothing but -0 becomes +0.
+  auto* sum = reinterpret_cast<float*>(state.sum);
+  for (std::size_t i = 0; state.kept != 0 && i < owned.slab.elements; ++i) sum[i] += 0.0F;
   const Slab& residual = residual_layout_.slabs[local];
-  return encoder_.Encode(*owned.codec, key, reinterpret_cast<const float*>(state.sum), owned.slab.elements,
-                         TotalWeight(state), residual_.Old(residual), residual_.Next(residual), out);
+  return encoder_.Encode(*owned.codec, key, sum, owned.slab.elements, TotalWeight(state), residual_.Old(residual),
+                         residual_.Next(residual), out);
 }
 
 void Owner::Impl::MakeReply(std::uint32_t local, ReplyFrame* reply) const {
@@ -385,7 +395,7 @@ void Owner::Impl::MakeReply(std::uint32_t local, ReplyFrame* reply) const {
   header.kind = FrameKind::kReply;
   header.codec = owned.codec->id();
   header.codec_version = state.version;
-  header.flags = state.non_finite ? kFlagNonFinite : 0;
+  header.flags = state.non_finite ? kFlagNonFinite : AllKept(state) ? kFlagKeep : 0;
   header.weight = static_cast<double>(TotalWeight(state));
   header.slabs.assign(1, owned.number);
   reply->payload = state.result;
@@ -394,7 +404,8 @@ void Owner::Impl::MakeReply(std::uint32_t local, ReplyFrame* reply) const {
 }
 
 // The completed slabs' results lie one after another in one buffer and travel in one frame; a slab that turns out not
-// finite takes no room and travels alone, as does one whose weight was added in another order to another number.
+// finite, or that everybody keeps, takes no room and travels alone, as does one whose weight was added in another order
+// to another number.
 void Owner::Impl::Reply(const FrameHeader& push, RecycledList<ReplyFrame>* replies) {
   if (completed_.empty()) return;
   const bool in_place = completed_.size() == 1 && push.codec == kCodecNone;
@@ -410,7 +421,8 @@ void Owner::Impl::Reply(const FrameHeader& push, RecycledList<ReplyFrame>* repli
     SlabState& state = states_[local];
     const std::size_t bytes = reply_bytes_[i];
     std::byte* out = in_place ? state.sum : buffer.data() + used;
-    const bool finite = bytes != 0 && EncodeReply(local, out);
+    const bool kept = AllKept(state) && std::isfinite(TotalWeight(state));
+    const bool finite = kept || (bytes != 0 && EncodeReply(local, out));
     state.done = true;
     ++done_;
     ++stats_.slabs_done;
@@ -419,6 +431,10 @@ void Owner::Impl::Reply(const FrameHeader& push, RecycledList<ReplyFrame>* repli
       step_non_finite_ = true;
       ++stats_.non_finite_slabs;
       DropSum(local);
+      MakeReply(local, &replies->Add());
+      continue;
+    }
+    if (kept) {
       MakeReply(local, &replies->Add());
       continue;
     }
@@ -453,6 +469,7 @@ void Owner::Impl::EndStep(bool commit) {
     state.result_hold.Reset();
     state.added = 0;
     state.weight = 0;
+    state.kept = 0;
     state.non_finite = state.done = false;
     state.version = kNoVersion;
   }

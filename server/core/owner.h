@@ -55,7 +55,8 @@ class Owner {
 
   // Takes a push (its hold keeps the payload alive; may move from `frame`, may keep frame.hold). Slabs completed by it
   // are appended to `replies`, one frame per push that completes something (flagged slabs alone, with empty payload,
-  // and apart those whose weights rounded to another total). A duplicate of a finished slab appends its reply again,
+  // and apart those whose weights rounded to another total). A part flagged `keep` is zeros with its weight; a slab of
+  // nothing else is answered with the flag, and its residual stays. A duplicate of a finished slab appends its reply again,
   // for that sender only.
   // Errors, with nothing changed: kCorrupt (a field, a length, a slab not owned, values that do not validate) means the
   // sender broke the protocol; kMismatch (epoch); kInvalidArgument (step outside the window: a stale frame to drop).

@@ -416,5 +416,84 @@ TEST(OwnerTest, SurvivesRandomFrames) {
   EXPECT_GE(step, 3u) << "valid frames still end steps";
 }
 
+// A part flagged keep counts as zeros that were sent, with its weight, in any order of arrival and to the last bit.
+TEST_P(OwnerByWorkers, KeptPartsAreZerosWithTheirWeight) {
+  const std::uint32_t workers = GetParam();
+  const std::vector<TestTensor> tensors = {{"a", 9000}, {"b", 700, "int8"}, {"c", 513, "onebit"}};
+  const auto value = [](std::uint32_t position, std::uint32_t slab, std::size_t i) {
+    return i % 5 == 0 ? -0.0F : OrderedValue(position, slab, i);
+  };
+  const auto zero = [](std::uint32_t, std::uint32_t, std::size_t) { return 0.0F; };
+  for (const auto& arrival : Arrivals(workers)) {
+    OwnerWorld kept(workers, tensors), sent(workers, tensors);
+    for (std::uint64_t step = 0; step < 2; ++step) {
+      kept.replies.clear();
+      sent.replies.clear();
+      for (const std::uint32_t p : arrival) {
+        for (const std::uint32_t u : kept.all) {
+          const bool keeps = (p + u + step) % 2 == 0 && !(workers == 1 && step == 0);
+          const double weight = 1 + p;
+          ASSERT_TRUE(kept.Send(kept.Push(p, {u}, value, step, keeps ? kFlagKeep : 0, weight)).ok());
+          // onebit has no zeros: a slab of them decodes to +0.
+          ASSERT_TRUE(sent.Send(sent.Push(p, {u}, keeps ? ValueOf(zero) : ValueOf(value), step, 0, weight)).ok());
+        }
+      }
+      const auto got = kept.Replies(), expected = sent.Replies();
+      ASSERT_EQ(got.size(), kept.all.size());
+      for (const auto& [u, reply] : got) {
+        EXPECT_EQ(reply.weight, expected.at(u).weight);
+        if (reply.kept) continue;  // below
+        EXPECT_TRUE(SameBits(reply.values, expected.at(u).values)) << "slab " << u << " step " << step;
+      }
+      EXPECT_EQ(kept.owner->stats().held_bytes, 0U);
+      for (OwnerWorld* world : {&kept, &sent}) world->owner->OnVerdict(StepId(step), true);
+    }
+  }
+}
+
+// Kept by everybody: the answer is the flag, and the owner's residual stays, unlike after zeros.
+TEST_P(OwnerByWorkers, ASlabThatAllKeepLeavesTheOwnersResidual) {
+  const std::uint32_t workers = GetParam();
+  OwnerWorld world(workers, {{"a", 700, "int8"}, {"b", 700, "int8"}});
+  const auto value = [](std::uint32_t position, std::uint32_t slab, std::size_t i) {
+    return static_cast<float>((i * 37 + position * 11 + slab) % 257) / 7.0F;
+  };
+  for (std::uint32_t p = 0; p < workers; ++p) ASSERT_TRUE(world.Send(world.Push(p, {0, 1}, value)).ok());
+  world.owner->OnVerdict(StepId(0), true);
+  const std::vector<float> before = world.Residual(0), other = world.Residual(1);
+  for (std::uint64_t step = 1; step <= 3; ++step) {
+    world.replies.clear();
+    for (std::uint32_t p = 0; p < workers; ++p) {
+      const std::uint16_t verdict = step == 3 ? kFlagPreviousSkipped : 0;
+      ASSERT_TRUE(world.Send(world.Push(p, {0}, value, step, kFlagKeep | verdict, 2)).ok());
+      ASSERT_TRUE(world.Send(world.Push(p, {1}, value, step, verdict, 2)).ok());
+    }
+    const auto replies = world.Replies();
+    EXPECT_TRUE(replies.at(0).kept);
+    EXPECT_EQ(replies.at(0).weight, 2.0 * workers);
+    EXPECT_FALSE(replies.at(1).kept);
+    // Asked again, answered again.
+    ASSERT_TRUE(world.Send(world.Push(0, {0}, value, step, kFlagKeep, 2)).ok());
+    EXPECT_EQ(world.replies.back().header.flags, kFlagKeep);
+    EXPECT_TRUE(world.replies.back().only_one);
+    world.owner->OnVerdict(StepId(step), step != 2);
+    EXPECT_TRUE(SameBits(world.Residual(0), before));
+  }
+  EXPECT_FALSE(SameBits(world.Residual(1), other));
+}
+
+TEST(Owner, RefusesAKeptPartThatIsNone) {
+  OwnerWorld world(2, {{"a", 9000, "int8"}});
+  Frame both = world.Push(0, {0}, IntegerValue, 0, kFlagKeep | kFlagNonFinite);
+  EXPECT_EQ(world.Send(std::move(both)).kind(), StatusKind::kCorrupt);
+  Frame with_payload = world.Push(0, {0}, IntegerValue);
+  with_payload.header.flags |= kFlagKeep;
+  EXPECT_EQ(world.Send(std::move(with_payload)).kind(), StatusKind::kCorrupt);
+  // A non-finite part of another position still voids the slab.
+  ASSERT_TRUE(world.Send(world.Push(0, {0, 1}, IntegerValue, 0, kFlagKeep)).ok());
+  ASSERT_TRUE(world.Send(world.Push(1, {0}, IntegerValue, 0, kFlagNonFinite)).ok());
+  EXPECT_TRUE(world.Replies().at(0).non_finite);
+}
+
 }  // namespace
 }  // namespace tally

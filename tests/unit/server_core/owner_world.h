@@ -79,7 +79,7 @@ class OwnerWorld {
     frame.header.slabs = slabs;
     frame.header.flags = flags;
     if (step > 0 && (flags & kFlagPreviousSkipped) == 0) frame.header.flags |= kFlagPreviousCommitted;
-    if ((flags & kFlagNonFinite) != 0) return frame;
+    if ((flags & (kFlagNonFinite | kFlagKeep)) != 0) return frame;
     std::size_t bytes = 0;
     for (const std::uint32_t u : slabs) bytes += codec(u).EncodedBytes(elements(u));
     const std::size_t shift = misaligned ? 1 : 0;
@@ -107,6 +107,7 @@ class OwnerWorld {
     std::vector<float> values;
     double weight = 0;
     bool non_finite = false;
+    bool kept = false;
   };
   std::map<std::uint32_t, Decoded> Replies() const {
     std::map<std::uint32_t, Decoded> result;
@@ -120,7 +121,8 @@ class OwnerWorld {
         Decoded& decoded = result[u];
         decoded.weight = reply.header.weight;
         decoded.non_finite = non_finite;
-        if (non_finite) continue;
+        decoded.kept = (reply.header.flags & kFlagKeep) != 0;
+        if (non_finite || decoded.kept) continue;
         const std::size_t bytes = codec(u).EncodedBytes(elements(u));
         EXPECT_TRUE(codec(u).Validate(rest.first(bytes), elements(u)).ok());
         decoded.values.resize(elements(u));
