@@ -284,13 +284,15 @@ void Write(const PreparedMessage& from, schema::Prepared::Builder to) {
   to.setNote(from.note);
   to.setLossScale(from.loss_scale);
   to.setSharedState(from.shared_state);
+  to.setLearningRate(from.learning_rate);
 }
 
 PreparedMessage Read(schema::Prepared::Reader from, Checker& check) {
   check.Check(std::isfinite(from.getLossScale()) && from.getLossScale() > 0, "prepared loss scale");
+  check.Check(std::isfinite(from.getLearningRate()) && from.getLearningRate() >= 0, "prepared learning rate");
   return {GroupId{from.getGroup()}, StepId{from.getStep()}, EpochId{from.getEpoch()}, from.getNonFinite(),
           from.getSkipVote(),       check.Words(from.getNote(), "prepared note"), from.getLossScale(),
-          from.getSharedState()};
+          from.getSharedState(),    from.getLearningRate()};
 }
 
 void Write(const VerdictMessage& from, schema::Verdict::Builder to) {

@@ -125,6 +125,7 @@ struct PreparedMessage {
   std::string note;  // where the non-finite value was seen: "tensor fc1.weight"
   float loss_scale = 1;
   std::uint64_t shared_state = 0;  // digest of what codecs carry that must be equal on all ranks
+  float learning_rate = 0;         // that residuals follow; 0 if they do not
   bool operator==(const PreparedMessage&) const = default;
 };
 

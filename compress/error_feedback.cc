@@ -39,10 +39,22 @@ ErrorFeedback::ErrorFeedback(const Layout& layout, const std::vector<bool>& tens
 
 bool ErrorFeedback::Has(std::uint32_t tensor) const { return tensors_[tensor].start != kNone; }
 
+void ErrorFeedback::Scale(float factor) {
+  TALLY_CHECK(touched_.empty(), "no step is open");
+  factor_ = factor;
+}
+
 const float* ErrorFeedback::Old(const Slab& slab) const {
   const TensorState& tensor = tensors_[slab.tensor];
   if (tensor.start == kNone) return nullptr;
-  return buffers_[tensor.old].data() + tensor.start + slab.offset;
+  return Scaled(buffers_[tensor.old].data() + tensor.start + slab.offset, slab.elements);
+}
+
+const float* ErrorFeedback::Scaled(const float* e, std::uint64_t count) const {
+  if (factor_ == 1) return e;
+  scaled_.resize(std::max<std::size_t>(scaled_.size(), count));
+  tally::Scale(scaled_.data(), e, factor_, count);
+  return scaled_.data();
 }
 
 float* ErrorFeedback::Next(const Slab& slab) {
@@ -56,7 +68,9 @@ float* ErrorFeedback::Next(const Slab& slab) {
   return buffers_[1 - tensor.old].data() + tensor.start + slab.offset;
 }
 
-const float* ErrorFeedback::OldTensor(std::uint32_t tensor) const { return Residual(tensor).data(); }
+const float* ErrorFeedback::OldTensor(std::uint32_t tensor) const {
+  return Has(tensor) ? Scaled(Residual(tensor).data(), tensors_[tensor].elements) : nullptr;
+}
 
 float* ErrorFeedback::NextTensor(std::uint32_t tensor) {
   if (!Has(tensor)) return nullptr;
@@ -92,6 +106,14 @@ void ErrorFeedback::Commit() { EndStep(true); }
 void ErrorFeedback::Drop() { EndStep(false); }
 
 void ErrorFeedback::EndStep(bool commit) {
+  if (commit && factor_ != 1) {
+    for (TensorState& tensor : tensors_) {
+      if (tensor.start == kNone || tensor.slabs_written == tensor.slab_count) continue;
+      float* e = buffers_[tensor.old].data() + tensor.start;
+      tally::Scale(e, e, factor_, tensor.elements);
+    }
+  }
+  factor_ = 1;
   for (const std::uint32_t touched : touched_) {
     TensorState& tensor = tensors_[touched];
     if (commit) {

@@ -18,7 +18,10 @@ class ErrorFeedback {
   ErrorFeedback(const Layout& layout, const std::vector<bool>& tensors_with_feedback);
 
   bool Has(std::uint32_t tensor) const;
-  // Null if the tensor has none. Valid until the next Commit.
+  // Between steps: in the step to come every residual counts as `factor` times what it is. Commit takes that over for
+  // all of them, also for those that the step does not rewrite; Drop forgets it.
+  void Scale(float factor);
+  // What the residual counts as. Null if the tensor has none. Valid until the next call of either Old or of Commit.
   const float* Old(const Slab& slab) const;
   // Marks the slab as rewritten in this step; a slab never asked for keeps its residual on Commit.
   float* Next(const Slab& slab);
@@ -57,6 +60,7 @@ class ErrorFeedback {
   void EndStep(bool commit);
   void ClearWritten(TensorState* tensor);
   void KeepUnwritten(const TensorState& tensor);
+  const float* Scaled(const float* e, std::uint64_t count) const;
   template <typename Term>
   double Sum(const Term& term) const;
 
@@ -64,6 +68,8 @@ class ErrorFeedback {
   std::vector<bool> written_;           // per slab of the layout, in this step
   std::vector<std::uint32_t> touched_;  // tensors with slabs_written > 0
   std::vector<float> buffers_[2];
+  float factor_ = 1;                    // of the open step
+  mutable std::vector<float> scaled_;   // what Old gave out, if that is not 1
 };
 
 }  // namespace tally

@@ -110,6 +110,7 @@ std::vector<std::byte> EncodeState(const SavedState& state) {
   writer.Put(residuals.origin.rank.value);
   writer.Put(residuals.layout_digest);
   writer.Put(state.step.value);
+  writer.Put(state.learning_rate);
   writer.Put(static_cast<std::uint32_t>(entries));
   for (const SavedTensor& tensor : residuals.tensors) writer.PutEntry(0, tensor);
   for (std::uint8_t i = 0; i < kSections.size(); ++i) {
@@ -148,6 +149,7 @@ Result<SavedState> DecodeState(std::span<const std::byte> bytes) {
   TALLY_RETURN_IF_ERROR(reader.Get("the rank", &residuals.origin.rank.value));
   TALLY_RETURN_IF_ERROR(reader.Get("the layout's digest", &residuals.layout_digest));
   TALLY_RETURN_IF_ERROR(reader.Get("the step", &state.step.value));
+  TALLY_RETURN_IF_ERROR(reader.Get("the learning rate", &state.learning_rate));
   TALLY_RETURN_IF_ERROR(reader.Get("the number of entries", &entries));
   std::uint8_t last = 0;
   for (std::uint32_t i = 0; i < entries; ++i) {

@@ -1,7 +1,7 @@
 // SavedState: what the codecs of one rank carry from step to step in a group, taken out of the process, and its bytes.
 // Bytes, little-endian: magic "TLLYSAVE", u32 version, u32 0, u64 XXH3 of all that follows; u64 epoch, u32 world, u32
-// rank, u64 layout digest, u64 step, u32 number of entries; per entry, by rising kind, u8 kind, u8 codec, u16
-// length of the name, the name, u64 offset, u64 count, fp32 values.
+// rank, u64 layout digest, u64 step, fp32 learning rate, u32 number of entries; per entry, by rising kind, u8 kind, u8
+// codec, u16 length of the name, the name, u64 offset, u64 count, fp32 values.
 #pragma once
 
 #include <cstddef>
@@ -20,6 +20,7 @@ inline constexpr std::uint32_t kSavedStateVersion = 1;
 struct SavedState {
   SavedResiduals residuals;            // of the worker, and whose they are
   StepId step;                         // the one that comes next
+  float learning_rate = 0;             // of the last committed step, if residuals follow it
   std::vector<SavedTensor> velocities;  // of codecs with momentum
   std::vector<SavedTensor> carried;     // of linear codecs: the same on all ranks
   std::vector<SavedTensor> owned;       // residuals of the slabs that this worker owns

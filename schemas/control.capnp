@@ -112,6 +112,7 @@ struct Prepared {
   note @5 :Text;                 # where the non-finite value was seen
   lossScale @6 :Float32 = 1;     # what gradients arrived multiplied by; equal on all ranks
   sharedState @7 :UInt64;        # digest of what codecs carry from step to step that is equal on all ranks
+  learningRate @8 :Float32;      # that residuals follow, equal on all ranks; 0: none
 }
 
 struct Verdict {

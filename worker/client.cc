@@ -70,6 +70,13 @@ Status Group::SetLossScale(float scale) {
   return Status::Ok();
 }
 
+Status Group::SetLearningRate(float rate) {
+  if (rate < 0) return InvalidArgument("learning rate " + std::to_string(rate) + ": expected a number >= 0");
+  if (step_open_) return InvalidArgument("the learning rate of a step is set before its first Submit");
+  runtime_->learning_rate = rate;
+  return Status::Ok();
+}
+
 Status Group::Keep(std::uint32_t tensor) {
   const std::uint32_t t = runtime_->to_layout(tensor);
   if (submitted_[bucket_of_[tensor]]) {

@@ -90,6 +90,13 @@ class Group {
   // ranks, or the step ends with kMismatch naming both. Errors: kInvalidArgument if not finite, not positive, or too late.
   Status SetLossScale(float scale);
 
+  // The learning rate that this and the following steps' means are applied with. Read where compression.ef_lr_correction
+  // is ratio: this rank's residuals then count times the last committed step's rate over this one's, at most 2 times; not
+  // where either is 0 (also: not set) or not finite. A skipped step leaves the residuals and the rate to compare with as
+  // they were. Before the step's first Submit; equal on all ranks, or the step ends with kMismatch naming both. Errors:
+  // kInvalidArgument if negative or too late.
+  Status SetLearningRate(float rate);
+
   // This rank has no gradient for the tensor in this step and its residual is to stay as it is (a layer that was not
   // used): zeros count as its gradient, with this rank's weight. Without it a tensor whose bucket is not submitted counts
   // as zeros, too, but its residual is sent. Before the Submit of its bucket, or before EndStep if that is not submitted;

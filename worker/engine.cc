@@ -297,6 +297,7 @@ void Engine::OnLayout(LayoutMessage message) {
     options.exchange.stochastic = StochasticRounding(c.compression);
     options.rank_name = "rank " + std::to_string(c.worker.rank);
     options.error_feedback = c.compression.error_feedback;
+    options.follow_learning_rate = c.compression.ef_lr_correction == "ratio";
     options.collective = tables->message.name.starts_with(kCollectivePrefix);
     TALLY_ASSIGN_OR_RETURN(auto group, GroupRuntime::Make(options, tables, declared.own, &pool_, this));
     declared.group = group.get();

@@ -1,6 +1,7 @@
 #include "worker/group_runtime.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <utility>
@@ -150,6 +151,8 @@ void GroupRuntime::Open(StepWeight weight) {
     buckets_[b].remaining = on_wire ? static_cast<std::uint32_t>(layout().bucket_slabs[b].size()) : 0;
   }
   weight_ = weight;
+  rate_ = options_.follow_learning_rate && std::isfinite(learning_rate) ? learning_rate : 0;
+  if (rate_ != 0 && last_rate_ != 0) state_.feedback.Scale(std::min(last_rate_ / rate_, 2.0F));
   for (Linear& linear : linear_) linear.delivered = Delivered::kMean;
   for (const auto& exchange : wire_->exchanges) exchange->BeginStep(step_, last_verdict_, weight.declared, collective_);
   std::swap(opening_, early_);
@@ -346,6 +349,7 @@ void GroupRuntime::FinishIfComplete() {
   message.note = note_;
   message.loss_scale = ending.loss_scale;
   message.shared_state = SharedState();
+  message.learning_rate = rate_;
   environment_->Prepared(message);
 }
 
@@ -361,6 +365,7 @@ void GroupRuntime::OnVerdict(const VerdictMessage& verdict) {
 void GroupRuntime::CloseStep(bool committed) {
   if (committed) {
     state_.Commit();
+    last_rate_ = rate_;
   } else {
     state_.Drop();
   }

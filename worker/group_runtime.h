@@ -46,6 +46,7 @@ class GroupRuntime final : public ExchangeEnvironment {
     std::string rank_name;       // "rank 2", for notes
     bool error_feedback = true;
     bool collective = false;
+    bool follow_learning_rate = false;  // residuals do
   };
   // `own` is this rank's declaration order: tensor names, mapped to the layout by name. Memory for inputs and outputs is
   // made here unless the group is a collective. Errors: kUnavailable (memory), kInternal.
@@ -67,6 +68,7 @@ class GroupRuntime final : public ExchangeEnvironment {
   std::vector<const float*> inputs;  // per tensor of the layout
   std::vector<float*> outputs;
   std::vector<std::uint8_t> kept;   // per tensor of the layout: zeros in this step, and its residual stays
+  float learning_rate = 0;          // of the step; 0: unknown
   std::span<float> arena_input(std::uint32_t layout_tensor);
   // Handed over by reference; kept, so that a step allocates nothing. A ticket that its holder kept is replaced.
   std::vector<std::shared_ptr<TicketState>> tickets;  // per bucket
@@ -174,6 +176,7 @@ class GroupRuntime final : public ExchangeEnvironment {
   bool broken_ = false;           // the job failed here: nothing more is started or read
   StepId step_;
   StepWeight weight_;
+  float rate_ = 0, last_rate_ = 0;  // that residuals follow: this step's, the last committed one's; 0: unknown
   bool open_ = false;             // a bucket of the step was handed over, or its end asked for
   std::uint16_t last_verdict_ = 0;
   std::vector<Bucket> buckets_;

@@ -1,6 +1,7 @@
 // What a group's codecs carry from step to step, taken out for a checkpoint and put back. Loop side, between steps: an
 // owner here finishes no slab of the next step before this worker has sent its part.
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <string_view>
 #include <utility>
@@ -27,6 +28,7 @@ SavedState GroupRuntime::Save(const ResidualOrigin& origin, const Owner* owner) 
   const std::vector<std::uint8_t>& codecs = tables_->message.codecs;
   SavedState saved;
   saved.step = step_;
+  saved.learning_rate = last_rate_;
   saved.residuals = SaveResiduals(state_.feedback, dense, origin);
   saved.velocities = SaveResiduals(state_.velocity, dense, origin).tensors;
   Numbers numbers;
@@ -74,6 +76,10 @@ Status GroupRuntime::Restore(const SavedState& saved, const ResidualOrigin& orig
   if (saved.step != step_) {
     return Misfit("step (GroupOptions::first_step)", std::to_string(step_.value), std::to_string(saved.step.value));
   }
+  if (!std::isfinite(saved.learning_rate) || saved.learning_rate < 0) {
+    return Corrupt("saved state: learning rate: expected a finite number >= 0, got " +
+                   std::to_string(saved.learning_rate));
+  }
   Numbers numbers;
   for (std::uint32_t t = 0; t < dense.tensors.size(); ++t) numbers[dense.tensors[t].name] = t;
   for (const auto* section : {&saved.residuals.tensors, &saved.velocities, &saved.carried, &saved.owned, &saved.scales}) {
@@ -101,6 +107,7 @@ Status GroupRuntime::Restore(const SavedState& saved, const ResidualOrigin& orig
     }
   }
   for (std::size_t i = 0; i < scales.size(); ++i) state_.scales.Restore(scales[i], saved.scales[i].values);
+  last_rate_ = saved.learning_rate;
   shared_state_ = StateDigest(std::as_bytes(std::span(&saved.residuals.origin.epoch, 1)), 1);
   return Status::Ok();
 }

@@ -39,6 +39,7 @@ struct Config {
     std::uint64_t min_compress_bytes = 65536;
     std::vector<std::string> exclude;  // tensor name patterns (* and ?)
     std::string rounding = "auto";     // nearest_even | stochastic | auto (= nearest with feedback, else stochastic)
+    std::string ef_lr_correction = "none";  // none | ratio (= residuals follow the learning rate)
     std::string scale = "pow2";        // pow2 | absmax
     std::string topk_values = "fp32";  // fp32 | fp16
     std::string reply = "same";        // topk, dgc: same | union

@@ -94,6 +94,11 @@ void Coordinator::Impl::OnPrepared(Peer& worker, const PreparedMessage& prepared
                   ", rank " + std::to_string(first - group.prepared.begin()) + " has " + Number((*first)->loss_scale) +
                   ": all ranks use the same one in a step");
   }
+  if (first != group.prepared.end() && (*first)->learning_rate != prepared.learning_rate) {
+    return misfit("learning rate " + Number(prepared.learning_rate) + " in step " + std::to_string(prepared.step.value) +
+                  ", rank " + std::to_string(first - group.prepared.begin()) + " has " +
+                  Number((*first)->learning_rate) + ": all ranks set the same one");
+  }
   if (first != group.prepared.end() && (*first)->shared_state != prepared.shared_state) {
     return misfit("codecs' shared state " + std::to_string(prepared.shared_state) + " in step " +
                   std::to_string(prepared.step.value) + ", rank " + std::to_string(first - group.prepared.begin()) +

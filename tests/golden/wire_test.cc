@@ -120,7 +120,7 @@ TEST(GoldenControl, EveryMessage) {
   ExpectPinnedControl("control_layout", layout);
   ExpectPinnedControl("control_prepared",
                       PreparedMessage{GroupId{1}, StepId{9}, EpochId{5}, true, false, "tensor fc1.weight", 1024,
-                                      0x123456789ABCDEF0});
+                                      0x123456789ABCDEF0, 0.125F});
   ExpectPinnedControl("control_verdict", VerdictMessage{GroupId{1}, StepId{9}, EpochId{5}, false, "non-finite"});
   ExpectPinnedControl("control_heartbeat", HeartbeatMessage{42});
   ExpectPinnedControl("control_failure", failure);

@@ -138,5 +138,35 @@ TEST_F(ErrorFeedbackTest, AddedResidualsSurviveEitherVerdict) {
   }
 }
 
+TEST_F(ErrorFeedbackTest, AFactorIsPartOfTheStep) {
+  const auto& slabs = layout_.slabs;
+  for (const Slab& slab : slabs) {
+    if (feedback_.Has(slab.tensor)) Write(feedback_, slab, 8);
+  }
+  feedback_.Commit();
+  const Slab& first = slabs[layout_.first_slab[0]];
+  for (const bool commit : {false, true}) {
+    feedback_.Scale(0.5F);
+    EXPECT_EQ(feedback_.Old(first)[0], 4);
+    EXPECT_EQ(feedback_.OldTensor(2)[0], 4);
+    EXPECT_EQ(feedback_.Residual(2)[0], 8) << "what is committed stays until the verdict";
+    Write(feedback_, first, 3);
+    if (commit) {
+      feedback_.Commit();
+    } else {
+      feedback_.Drop();
+      EXPECT_EQ(feedback_.Old(first)[0], 8);
+    }
+  }
+  // Rewritten, beside it in the same tensor, and in one that the step did not touch.
+  const std::span<const float> of_first = feedback_.Residual(0);
+  EXPECT_EQ(of_first.front(), 3);
+  if (of_first.size() > first.elements) {
+    EXPECT_EQ(of_first[first.elements], 4);
+  }
+  for (const float e : feedback_.Residual(2)) EXPECT_EQ(e, 4);
+  EXPECT_EQ(feedback_.Old(first)[0], 3) << "the factor was for that step only";
+}
+
 }  // namespace
 }  // namespace tally

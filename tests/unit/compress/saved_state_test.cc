@@ -11,6 +11,7 @@ namespace {
 SavedState Example() {
   SavedState state;
   state.step = StepId(70);
+  state.learning_rate = 0.25F;
   state.residuals.origin = {EpochId(3), 4, Rank(2)};
   state.residuals.layout_digest = 0x0123456789ABCDEF;
   state.residuals.tensors = {{"fc1.weight", {1.5F, -2, 0x1p-130F}, 0, 6}, {"b", {}, 0, 3}};
@@ -37,6 +38,7 @@ TEST(SavedState, IsReadBackWithoutAChange) {
   const auto back = DecodeState(bytes);
   ASSERT_TRUE(back.ok()) << back.status().text();
   EXPECT_EQ(back->step, state.step);
+  EXPECT_EQ(back->learning_rate, 0.25F);
   EXPECT_EQ(back->residuals.origin.epoch, EpochId(3));
   EXPECT_EQ(back->residuals.origin.world, 4U);
   EXPECT_EQ(back->residuals.origin.rank, Rank(2));
@@ -55,7 +57,7 @@ TEST(SavedState, PinsItsHead) {
   EXPECT_EQ(std::memcmp(bytes.data(), "TLLYSAVE\x01\0\0\0\0\0\0\0", 16), 0);
   EXPECT_EQ(std::memcmp(bytes.data() + 24, "\x03\0\0\0\0\0\0\0\x04\0\0\0\x02\0\0\0", 16), 0);
   EXPECT_EQ(std::memcmp(bytes.data() + 40, "\xEF\xCD\xAB\x89\x67\x45\x23\x01", 8), 0);
-  EXPECT_EQ(std::memcmp(bytes.data() + 48, "\x46\0\0\0\0\0\0\0\x07\0\0\0\0\x06\x0A\0fc1.weight", 26), 0);
+  EXPECT_EQ(std::memcmp(bytes.data() + 48, "\x46\0\0\0\0\0\0\0\0\0\x80\x3E\x07\0\0\0\0\x06\x0A\0fc1.weight", 30), 0);
 }
 
 TEST(SavedState, RefusesEveryFlippedBitAndEveryPrefix) {
@@ -84,15 +86,15 @@ TEST(SavedState, RefusesLiesUnderARightChecksum) {
     std::memcpy(bad.data() + 16, &sum, sizeof sum);
     return DecodeState(bad).status();
   };
-  EXPECT_TRUE(lie(60, 0, 1).ok()) << "the first entry's kind, as it is";
-  EXPECT_EQ(lie(60, 4, 1).kind(), StatusKind::kCorrupt);
-  EXPECT_EQ(lie(56, 0xFFFFFFFF, 4).kind(), StatusKind::kCorrupt) << "entries";
-  EXPECT_EQ(lie(56, 5, 4).kind(), StatusKind::kCorrupt) << "bytes after the last entry";
-  EXPECT_EQ(lie(62, 0xFFFF, 2).kind(), StatusKind::kCorrupt) << "a name's length";
-  EXPECT_EQ(lie(64, 0, 1).kind(), StatusKind::kCorrupt) << "an unprintable name";
+  EXPECT_TRUE(lie(64, 0, 1).ok()) << "the first entry's kind, as it is";
+  EXPECT_EQ(lie(64, 4, 1).kind(), StatusKind::kCorrupt);
+  EXPECT_EQ(lie(60, 0xFFFFFFFF, 4).kind(), StatusKind::kCorrupt) << "entries";
+  EXPECT_EQ(lie(60, 5, 4).kind(), StatusKind::kCorrupt) << "bytes after the last entry";
+  EXPECT_EQ(lie(66, 0xFFFF, 2).kind(), StatusKind::kCorrupt) << "a name's length";
+  EXPECT_EQ(lie(68, 0, 1).kind(), StatusKind::kCorrupt) << "an unprintable name";
   constexpr std::uint64_t kOne = 1;
   for (const std::uint64_t count : {kOne << 12, kOne << 40, kOne << 62, ~std::uint64_t{0}}) {
-    const Status status = lie(82, count, 8);
+    const Status status = lie(86, count, 8);
     EXPECT_EQ(status.kind(), StatusKind::kCorrupt);
     EXPECT_NE(status.text().find(std::to_string(count)), std::string::npos) << status.text();
   }
