@@ -86,7 +86,6 @@ TEST_P(LearningRate, RatioIsPartOfTheStep) {
 
 // What a step sends is p = w*g + e*factor: sent and new residual add up to it.
 TEST_P(LearningRate, TheScaledResidualIsWhatTheStepSends) {
-  if (std::string(GetParam()) == "powersgd") GTEST_SKIP() << "no exact sums here";
   for (const bool follow : {true, false}) {
     TestCluster cluster(Options(1, {std::string("compression.ef_lr_correction=") + (follow ? "ratio" : "none")}));
     const auto statuses = cluster.Run([&](Client& client, std::uint32_t) -> Status {
@@ -98,10 +97,10 @@ TEST_P(LearningRate, TheScaledResidualIsWhatTheStepSends) {
       TALLY_RETURN_IF_ERROR(Step(group, false));
       bool any = false;
       for (std::size_t j = 0; j < e.size(); ++j) {
-        any = any || e[j] != 0;
+        any = any || std::abs(e[j]) > 0.1F;
         const float sum = group->Output(0)[j] + group->Residual(0)[j];
         const float expected = follow ? e[j] / 2 : e[j];
-        if (std::abs(sum - expected) > 1e-3F * std::abs(expected)) {
+        if (std::abs(sum - expected) > 0.01F) {
           return Internal("expected " + std::to_string(expected) + ", got " + std::to_string(sum));
         }
       }
