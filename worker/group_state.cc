@@ -13,7 +13,7 @@
 namespace tally {
 namespace {
 
-SavedTensor Kept(const std::string& name, std::span<const float> values, std::uint8_t codec, std::uint64_t offset = 0) {
+SavedTensor Copied(const std::string& name, std::span<const float> values, std::uint8_t codec, std::uint64_t offset = 0) {
   return {name, {values.begin(), values.end()}, offset, codec};
 }
 
@@ -38,19 +38,19 @@ SavedState GroupRuntime::Save(const ResidualOrigin& origin, const Owner* owner) 
   for (const Linear& linear : linear_) {
     const std::uint32_t t = linear.part.tensor;
     const std::span<const float> carried = linear.tensor->carried();
-    if (!carried.empty()) saved.carried.push_back(Kept(dense.tensors[t].name, carried, codecs[t]));
+    if (!carried.empty()) saved.carried.push_back(Copied(dense.tensors[t].name, carried, codecs[t]));
   }
   for (std::uint32_t u = 0; owner != nullptr && u < tables_->layout.slabs.size(); ++u) {
     const Slab& slab = tables_->layout.slabs[u];
     const std::span<const float> residual = owner->Residual(SlabId(u));
     if (residual.empty()) continue;
-    saved.owned.push_back(Kept(dense.tensors[slab.tensor].name, residual, codecs[slab.tensor], slab.offset));
+    saved.owned.push_back(Copied(dense.tensors[slab.tensor].name, residual, codecs[slab.tensor], slab.offset));
   }
   for (std::uint32_t u = 0; state_.scales.known() && u < dense.slabs.size(); ++u) {
     const Slab& slab = dense.slabs[u];
     const std::span<const float> scales = state_.scales.Values(u);
     if (scales.empty()) continue;
-    saved.scales.push_back(Kept(dense.tensors[slab.tensor].name, scales, codecs[slab.tensor], slab.offset));
+    saved.scales.push_back(Copied(dense.tensors[slab.tensor].name, scales, codecs[slab.tensor], slab.offset));
   }
   return saved;
 }
