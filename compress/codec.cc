@@ -154,6 +154,10 @@ Status CheckCompression(const Config::Compression& options) {
   if (options.reply == "union" && options.codec != "topk" && options.codec != "dgc") {
     return InvalidArgument("compression.reply = \"union\" is for topk and dgc, not for " + options.codec);
   }
+  if (options.codec == "int8_shared" && (options.scale != "pow2" || options.rounding == "stochastic")) {
+    return InvalidArgument("compression.codec = \"int8_shared\" has scales that are powers of two and rounds to nearest: "
+                           "leave compression.scale and compression.rounding, or take int8");
+  }
   if (options.codec == "dgc" && !options.error_feedback) {
     return InvalidArgument("compression.codec = \"dgc\" is error feedback with momentum: leave "
                            "compression.error_feedback on, or take topk");

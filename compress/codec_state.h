@@ -38,10 +38,12 @@ struct CodecState {
 
 inline bool CodecState::Encode(const Codec& codec, const EncodeKey& key, const Slab& slab, std::uint32_t slab_number,
                                const float* g, float w, std::byte* out) {
+  const std::size_t n = slab.elements;
+  const CodecTraits traits = codec.traits();
+  if (!traits.lossy) return codec.EncodeWithFeedback(key, g, w, nullptr, nullptr, n, out);  // before the codec begins
   const float* e = feedback.Old(slab);
   float* e_out = feedback.Next(slab);
-  const std::size_t n = slab.elements;
-  if (velocity.Has(slab.tensor)) {
+  if (traits.momentum) {
     return codec.EncodeWithMomentum(key, g, w, velocity.Old(slab), velocity.Next(slab), e, e_out, n, out);
   }
   if (Version(codec) != 0) return codec.EncodeShared(g, w, e, scales.Old(slab_number), e_out, n, out);

@@ -35,11 +35,13 @@ bool EncodeBlocks(const float* g, float w, const float* e, const float* scales, 
     const std::size_t first = b * kBlock;
     const std::uint32_t largest = WeightAndAddBlock(g + first, w, e == nullptr ? nullptr : e + first, kBlock, p);
     if (largest >= kInfinityBits) return false;
-    Scale::Store(Scale::Choose(largest, false), out);
+    const float own = Scale::Choose(largest, false);
+    Scale::Store(own, out);
+    const float scale = Int8Shared::Usable(scales[b], own);
     auto* codes = reinterpret_cast<std::int8_t*>(out + Scale::kBytes);
-    const auto shared = hn::Set(d, scales[b]);
+    const auto shared = hn::Set(d, scale);
     const Keep keep{rest == nullptr ? nullptr : rest + first};
-    const auto by = hn::Set(d, scales[b] == 0.0f ? 0.0f : Scale::Multiplier(scales[b]));
+    const auto by = hn::Set(d, scale == 0.0f ? 0.0f : Scale::Multiplier(scale));
     for (std::size_t i = 0; i < kBlock; i += kLanes) {
       const auto v = hn::Load(d, p + i);
       const auto q = hn::NearestInt(hn::Min(hn::Max(hn::Mul(v, by), least), most));

@@ -24,11 +24,15 @@ class SharedScales {
   // Whether a committed step has given any; until then Old is all zeros.
   bool known() const { return known_; }
   // Per block of slab u, null if its tensor has none. 0 stands for a block that was all zeros everywhere.
-  const float* Old(std::uint32_t slab) const { return scales_.Old(as_tensors_.slabs[slab]); }
+  const float* Old(std::uint32_t slab) const { return any() ? scales_.Old(as_tensors_.slabs[slab]) : nullptr; }
   float* Next(std::uint32_t slab);
 
   // Between steps: what a slab's Old is (empty if its tensor has none), and its replacement, which then counts as known.
-  std::span<const float> Values(std::uint32_t slab) const { return scales_.Residual(slab); }
+  std::span<const float> Values(std::uint32_t slab) const {
+    return any() ? scales_.Residual(slab) : std::span<const float>();
+  }
+  // Between steps: as if no step had committed yet.
+  void Forget();
   void Restore(std::uint32_t slab, std::span<const float> values);
   // 0 or a power of two that int8 encodes with.
   static bool IsScale(float value);
@@ -37,7 +41,9 @@ class SharedScales {
   void Drop();
 
  private:
-  Layout as_tensors_;  // each slab a tensor of as many elements as it has blocks
+  bool any() const { return !as_tensors_.slabs.empty(); }
+
+  Layout as_tensors_;  // each slab a tensor of as many elements as it has blocks; empty if no tensor is marked
   ErrorFeedback scales_;
   bool known_ = false, given_ = false;
 };

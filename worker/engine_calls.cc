@@ -130,7 +130,7 @@ Result<SavedState> Engine::Save(GroupRuntime* group) {
       [this, group, saved] {
         const GroupTables& tables = group->tables();
         const OwnerHost& host = *owner_host_;
-        *saved = group->Save({tables.message.epoch, workers_, rank()}, host.owner(tables.message.group, group->step()));
+        *saved = group->Save({tables.message.epoch, workers_, rank()}, host.owner(tables.message.group));
         return Status::Ok();
       },
       "the state of a group"));
@@ -144,7 +144,7 @@ Status Engine::Restore(GroupRuntime* group, SavedState state) {
       [this, group, saved] {
         const GroupTables& tables = group->tables();
         const ResidualOrigin origin{tables.message.epoch, workers_, rank()};
-        return group->Restore(*saved, origin, owner_host_->owner(tables.message.group, group->step()));
+        return group->Restore(*saved, origin, owner_host_->owner(tables.message.group));
       },
       "reading back the state of a group");
 }

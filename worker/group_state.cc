@@ -106,6 +106,7 @@ Status GroupRuntime::Restore(const SavedState& saved, const ResidualOrigin& orig
       state_.feedback.Add(numbers.at(tensor.name), tensor.offset, tensor.values);
     }
   }
+  state_.scales.Forget();
   for (std::size_t i = 0; i < scales.size(); ++i) state_.scales.Restore(scales[i], saved.scales[i].values);
   last_rate_ = saved.learning_rate;
   shared_state_ = StateDigest(std::as_bytes(std::span(&saved.residuals.origin.epoch, 1)), 1);

@@ -34,6 +34,7 @@ Result<std::unique_ptr<SimulatedExchange>> SimulatedExchange::Make(std::span<con
   std::unique_ptr<SimulatedExchange> exchange(new SimulatedExchange(workers, compression));
   for (WireLayout& wire : wires) TALLY_RETURN_IF_ERROR(exchange->AddStage(std::move(wire)));
   exchange->MakeResiduals();
+  exchange->MakeOwner();
   return exchange;
 }
 
@@ -46,16 +47,21 @@ SimulatedExchange::SimulatedExchange(std::uint32_t workers, const Config::Compre
 Status SimulatedExchange::AddStage(WireLayout wire) {
   Stage& stage = stages_.emplace_back();
   stage.wire = std::move(wire);
-  std::vector<const Codec*> tensor_codec;
   for (const std::uint8_t id : stage.wire.codec_ids) {
     TALLY_ASSIGN_OR_RETURN(auto codec, MakeCodec(id, stage.wire.options));
-    tensor_codec.push_back(codec.get());
+    stage.tensor_codec.push_back(codec.get());
     stage.codecs.push_back(std::move(codec));
   }
-  stage.sums = std::make_unique<OwnerSums>(tensor_codec, workers_);
+  stage.sums = std::make_unique<OwnerSums>(stage.tensor_codec, workers_);
   for (std::uint32_t u = 0; u < stage.wire.layout.slabs.size(); ++u) {
     if (!stage.wire.is_vector(stage.wire.layout.slabs[u].tensor)) stage.owned.push_back(u);
   }
+  return Status::Ok();
+}
+
+void SimulatedExchange::MakeOwner() {
+  const Stage& stage = stages_[stage_];
+  const std::unique_ptr<Owner> former = std::move(owner_);
   OwnerOptions options;
   options.job_hash = kJob;
   options.epoch = kEpoch;
@@ -65,8 +71,8 @@ Status SimulatedExchange::AddStage(WireLayout wire) {
   options.error_feedback = error_feedback_;
   options.seed = seed_;
   options.stochastic = stochastic_;
-  stage.owner = std::make_unique<Owner>(options, stage.wire.layout, stage.owned, tensor_codec, &pool_);
-  return Status::Ok();
+  owner_ = std::make_unique<Owner>(options, stage.wire.layout, stage.owned, stage.tensor_codec, &pool_,
+                                   stage.wire.renumbered ? nullptr : former.get());
 }
 
 void SimulatedExchange::MakeResiduals() {
@@ -154,7 +160,7 @@ Status SimulatedExchange::PushTensor(std::uint32_t worker, std::uint32_t tensor)
     if (!finite) return NotFinite(worker);
     out += codec.EncodedBytes(slab.elements);
   }
-  return stages_[stage_].owner->OnPush(frame, &replies_);
+  return owner_->OnPush(frame, &replies_);
 }
 
 Status SimulatedExchange::PushLinear(std::uint32_t worker, Linear* linear) {
@@ -173,17 +179,17 @@ Status SimulatedExchange::EndStep() {
   delivered_slabs_ = 0;
   for (std::size_t i = 0; i < replies_.size(); ++i) TALLY_RETURN_IF_ERROR(Deliver(replies_[i]));
   Stage& stage = stages_[stage_];
-  if (delivered_slabs_ != stage.owned.size()) return Internal(stage.owner->Missing(4));
+  if (delivered_slabs_ != stage.owned.size()) return Internal(owner_->Missing(4));
   replies_.Clear();
   if (last_stage()) {
     for (Linear& linear : linear_) DeliverLinear(&linear);
   }
   for (CodecState& state : state_) state.Commit();
-  stage.owner->OnVerdict(StepId(step_), true);
+  owner_->OnVerdict(StepId(step_), true);
   ++step_;
   if (!last_stage() && step_ == stages_[stage_ + 1].wire.first_step) {
     ++stage_;
-    if (!stages_[stage_].wire.renumbered) stages_[stage_].owner->TakeResidual(stage.owner.get());
+    MakeOwner();
   }
   return Status::Ok();
 }

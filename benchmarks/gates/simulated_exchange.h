@@ -51,12 +51,13 @@ class SimulatedExchange {
     WireLayout wire;
     std::vector<std::unique_ptr<Codec>> codecs;  // per tensor of the wire; none where a linear one encodes
     std::vector<std::uint32_t> owned;            // slabs that go through the owner
+    std::vector<const Codec*> tensor_codec;      // the same
     std::unique_ptr<OwnerSums> sums;
-    std::unique_ptr<Owner> owner;
   };
 
   SimulatedExchange(std::uint32_t workers, const Config::Compression& compression);
   Status AddStage(WireLayout wire);
+  void MakeOwner();
   void MakeResiduals();
   bool last_stage() const { return stage_ + 1 == stages_.size(); }  // in which linear codecs encode
   Status PushTensor(std::uint32_t worker, std::uint32_t tensor);
@@ -70,6 +71,7 @@ class SimulatedExchange {
   const std::uint64_t seed_;
   std::vector<Stage> stages_;  // by first step
   std::size_t stage_ = 0;
+  std::unique_ptr<Owner> owner_;  // of the stage
   BufferPool pool_;
   std::vector<CodecState> state_;  // per worker
   RecycledList<ReplyFrame> replies_;

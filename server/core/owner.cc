@@ -70,13 +70,15 @@ std::vector<bool> LossySlabs(bool error_feedback, const OwnedSlabs& owned) {
 
 struct Owner::Impl {
   Impl(const OwnerOptions& options, const Layout& layout, std::span<const std::uint32_t> slabs,
-       std::span<const Codec* const> tensor_codec, BufferPool* pool);
+       std::span<const Codec* const> tensor_codec, BufferPool* pool, Impl* former);
+  static ErrorFeedback MakeResidual(const Layout& layout, const std::vector<bool>& lossy, Impl* former);
 
   Status OnPush(Frame& frame, RecycledList<ReplyFrame>* replies);
   void EndStep(bool commit);
 
   // Changes nothing.
   Status Validate(const Frame& frame);
+  Status ValidateHeader(const FrameHeader& header) const;
   Status ValidateStep(const FrameHeader& header);
   Status ValidateVersion(const FrameHeader& header) const;
   Status ValidateHeldBytes(const FrameHeader& header) const;
@@ -130,7 +132,7 @@ struct Owner::Impl {
 };
 
 Owner::Impl::Impl(const OwnerOptions& options, const Layout& layout, std::span<const std::uint32_t> slabs,
-                  std::span<const Codec* const> tensor_codec, BufferPool* pool)
+                  std::span<const Codec* const> tensor_codec, BufferPool* pool, Impl* former)
     : options_(options),
       layout_(layout),
       pool_(pool),
@@ -138,12 +140,19 @@ Owner::Impl::Impl(const OwnerOptions& options, const Layout& layout, std::span<c
       states_(slabs.size()),
       arrived_words_((options.workers + 63) / 64),
       residual_layout_(owned_.AsTensors()),
-      residual_(residual_layout_, LossySlabs(options.error_feedback, owned_)),
-      step_(options.first_step.value) {
+      residual_(MakeResidual(residual_layout_, LossySlabs(options.error_feedback, owned_), former)),
+      step_(options.first_step.value),
+      previous_committed_(options.previous_committed) {
   TALLY_CHECK(options.workers >= 1, "an owner needs workers");
   arrived_.resize(states_.size() * arrived_words_);
   completed_.reserve(states_.size());
   reply_bytes_.reserve(states_.size());
+}
+
+ErrorFeedback Owner::Impl::MakeResidual(const Layout& layout, const std::vector<bool>& lossy, Impl* former) {
+  bool same = former != nullptr && former->owned_.size() == lossy.size();
+  for (std::uint32_t local = 0; same && local < lossy.size(); ++local) same = former->residual_.Has(local) == lossy[local];
+  return same ? std::move(former->residual_) : ErrorFeedback(layout, lossy);
 }
 
 Status Owner::Impl::ValidateStep(const FrameHeader& header) {
@@ -199,8 +208,7 @@ Status Owner::Impl::ValidateHeldBytes(const FrameHeader& header) const {
   return WrongPush("early arrivals", "at most " + Number(options_.held_bytes_cap) + " bytes of credit", Number(bytes));
 }
 
-Status Owner::Impl::Validate(const Frame& frame) {
-  const FrameHeader& header = frame.header;
+Status Owner::Impl::ValidateHeader(const FrameHeader& header) const {
   if (header.kind != FrameKind::kPush || header.role != Role::kWorker) {
     return WrongPush("kind", "a push of a worker", "kind " + Number(static_cast<unsigned>(header.kind)));
   }
@@ -224,6 +232,12 @@ Status Owner::Impl::Validate(const Frame& frame) {
       static_cast<double>(static_cast<float>(header.weight)) != header.weight) {
     return WrongPush("weight", "an fp32 number from 0", std::to_string(header.weight));
   }
+  return Status::Ok();
+}
+
+Status Owner::Impl::Validate(const Frame& frame) {
+  const FrameHeader& header = frame.header;
+  TALLY_RETURN_IF_ERROR(ValidateHeader(header));
   TALLY_RETURN_IF_ERROR(ValidateStep(header));
   TALLY_RETURN_IF_ERROR(owned_.Check(frame));
   TALLY_RETURN_IF_ERROR(ValidateVersion(header));
@@ -482,25 +496,22 @@ void Owner::Impl::EndStep(bool commit) {
 }
 
 Owner::Owner(const OwnerOptions& options, const Layout& layout, std::span<const std::uint32_t> slabs,
-             std::span<const Codec* const> tensor_codec, BufferPool* pool)
-    : impl_(std::make_unique<Impl>(options, layout, slabs, tensor_codec, pool)) {}
+             std::span<const Codec* const> tensor_codec, BufferPool* pool, Owner* former)
+    : impl_(std::make_unique<Impl>(options, layout, slabs, tensor_codec, pool,
+                                   former == nullptr ? nullptr : former->impl_.get())) {}
 
 Owner::~Owner() = default;
 
 Status Owner::OnPush(Frame& frame, RecycledList<ReplyFrame>* replies) { return impl_->OnPush(frame, replies); }
 
-Status Owner::Check(const Frame& frame) { return impl_->Validate(frame); }
+Status Owner::CheckHeader(const FrameHeader& header) const { return impl_->ValidateHeader(header); }
+StepId Owner::step() const { return StepId(impl_->step_); }
+bool Owner::all_done() const { return impl_->AllDone(); }
 
 bool Owner::OnVerdict(StepId step, bool commit) {
   if (step.value != impl_->step_) return false;
   impl_->EndStep(commit);
   return true;
-}
-
-void Owner::TakeResidual(Owner* former) {
-  if (former->impl_->residual_.bytes() == 0) return;
-  TALLY_CHECK(impl_->residual_.bytes() == former->impl_->residual_.bytes(), "a residual fits the slabs it is taken over for");
-  std::swap(impl_->residual_, former->impl_->residual_);
 }
 
 std::string Owner::Missing(std::size_t max_items) const {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,6 +27,7 @@ struct OwnerOptions {
   EpochId epoch{};
   GroupId group{};
   StepId first_step{};         // the step that is open when this owner starts
+  std::optional<bool> previous_committed{};  // verdict of the step before, if it is known
   Role role = Role::kServer;   // of this owner; goes into reply headers with `index`
   std::uint32_t index = 0;
   std::uint32_t workers = 1;   // N
@@ -48,9 +50,10 @@ struct ReplyFrame {
 class Owner {
  public:
   // `slabs`: the numbers owned here, rising. `tensor_codec[t]`: codec of tensor t, all non-null. Everything referenced
-  // must outlive the owner.
+  // must outlive the owner. `former`: an owner of the same slabs that has ended its last step; its residual is taken
+  // over if both keep one of the same slabs.
   Owner(const OwnerOptions& options, const Layout& layout, std::span<const std::uint32_t> slabs,
-        std::span<const Codec* const> tensor_codec, BufferPool* pool);
+        std::span<const Codec* const> tensor_codec, BufferPool* pool, Owner* former = nullptr);
   ~Owner();
 
   // Takes a push (its hold keeps the payload alive; may move from `frame`, may keep frame.hold). Slabs completed by it
@@ -61,16 +64,15 @@ class Owner {
   // Errors, with nothing changed: kCorrupt (a field, a length, a slab not owned, values that do not validate) means the
   // sender broke the protocol; kMismatch (epoch); kInvalidArgument (step outside the window: a stale frame to drop).
   Status OnPush(Frame& frame, RecycledList<ReplyFrame>* replies);
-  // What OnPush checks first. Errors as there.
-  Status Check(const Frame& frame);
+  // What OnPush checks first, of the header alone and whatever the step. Errors as there.
+  Status CheckHeader(const FrameHeader& header) const;
+  // The step that is open, and whether all of it is answered.
+  StepId step() const;
+  bool all_done() const;
 
   // The step's verdict: commit swaps the residuals of lossy replies, skip drops them; results of the step are freed.
   // Also understood from the flags of the first frame of step + 1. Repeats are harmless: false, nothing done.
   bool OnVerdict(StepId step, bool commit);
-
-  // Before its first push: takes over the residual of an owner that has ended its last step; slabs are the same. One
-  // that kept none, as its replies were not lossy, has none to give.
-  void TakeResidual(Owner* former);
 
   // What unfinished slabs of the current step wait for: "slab 17 (fc1.weight) misses positions 2, 3"; empty if nothing.
   std::string Missing(std::size_t max_items) const;

@@ -4,6 +4,20 @@
 #include <utility>
 
 namespace tally {
+namespace {
+
+void AddTo(Owner::Stats* total, const Owner::Stats& s) {
+  total->pushes += s.pushes;
+  total->duplicates += s.duplicates;
+  total->stale += s.stale;
+  total->slabs_done += s.slabs_done;
+  total->non_finite_slabs += s.non_finite_slabs;
+  total->held_bytes += s.held_bytes;
+  total->held_bytes_max += s.held_bytes_max;
+  total->accumulator_bytes += s.accumulator_bytes;
+}
+
+}  // namespace
 
 OwnerHost::OwnerHost(Options options, BufferPool* pool) : options_(std::move(options)), pool_(pool) {}
 
@@ -24,10 +38,10 @@ OwnerHost::Stage OwnerHost::Gather(std::shared_ptr<const GroupTables> tables, bo
 Status OwnerHost::AddGroup(std::shared_ptr<const GroupTables> tables, const Config& job) {
   const LayoutMessage& message = tables->message;
   if (message.exchange != ExchangeKind::kOwners) return Status::Ok();
-  Stages stages;
+  Hosted hosted;
   std::uint64_t bytes = 0, residual_bytes = 0;
   for (auto& stage_tables : StagesOf(tables)) {
-    const Stage& stage = stages.emplace_back(Gather(std::move(stage_tables), job.compression.error_feedback));
+    const Stage& stage = hosted.stages.emplace_back(Gather(std::move(stage_tables), job.compression.error_feedback));
     bytes = std::max(bytes, stage.dense_bytes);
     residual_bytes = std::max(residual_bytes, stage.residual_bytes);
   }
@@ -44,7 +58,7 @@ Status OwnerHost::AddGroup(std::shared_ptr<const GroupTables> tables, const Conf
                        ": add servers or raise server.memory_cap");
   }
   owned_bytes_ += needed;
-  OwnerOptions owner;
+  OwnerOptions& owner = hosted.options;
   owner.job_hash = options_.job_hash;
   owner.epoch = message.epoch;
   owner.group = message.group;
@@ -56,43 +70,62 @@ Status OwnerHost::AddGroup(std::shared_ptr<const GroupTables> tables, const Conf
   owner.seed = job.compression.seed;
   owner.stochastic = StochasticRounding(job.compression);
   owner.held_bytes_cap = credit;
-  for (std::size_t i = 0; i < stages.size(); ++i) {
-    Stage& stage = stages[i];
-    const bool over = i + 1 < stages.size() && message.first_step.value >= stages[i + 1].tables->first_step;
-    if (stage.slabs.empty() || over) continue;
-    owner.first_step = std::max(message.first_step, StepId(stage.tables->first_step));
-    stage.owner = std::make_unique<Owner>(owner, stage.tables->layout, stage.slabs, stage.tables->tensor_codec, pool_);
-  }
-  groups_[message.group.value] = std::move(stages);
+  while (!hosted.last() && message.first_step >= hosted.next_first_step()) ++hosted.stage;
+  MakeOwner(&hosted, message.first_step, std::nullopt);
+  groups_[message.group.value] = std::move(hosted);
   return Status::Ok();
 }
 
-std::size_t OwnerHost::StageAt(const Stages& stages, StepId step) {
-  std::size_t i = stages.size() - 1;
-  while (i > 0 && step.value < stages[i].tables->first_step) --i;
-  return i;
+// The one before it, if there is one, hands over its residual and is gone.
+void OwnerHost::MakeOwner(Hosted* hosted, StepId first_step, std::optional<bool> previous_committed) const {
+  const Stage& stage = hosted->stages[hosted->stage];
+  const std::unique_ptr<Owner> former = std::move(hosted->owner);
+  if (former != nullptr) AddTo(&hosted->ended, former->stats());
+  if (stage.slabs.empty()) return;
+  hosted->options.first_step = first_step;
+  hosted->options.previous_committed = previous_committed;
+  hosted->owner = std::make_unique<Owner>(hosted->options, stage.tables->layout, stage.slabs, stage.tables->tensor_codec,
+                                          pool_, stage.tables->renumbered ? nullptr : former.get());
+}
+
+void OwnerHost::BeginNextStage(Hosted* hosted, std::optional<bool> previous_committed) const {
+  const StepId first_step = hosted->next_first_step();
+  ++hosted->stage;
+  MakeOwner(hosted, first_step, previous_committed);
+}
+
+// The first frame of a stage tells, as that of any step, that the step before it is over, and how it ended.
+Status OwnerHost::BeginStageOf(const FrameHeader& header, Hosted* hosted) const {
+  if (hosted->last() || header.step < hosted->next_first_step()) return Status::Ok();
+  const std::uint16_t verdict = header.flags & (kFlagPreviousCommitted | kFlagPreviousSkipped);
+  const bool one_verdict = verdict == kFlagPreviousCommitted || verdict == kFlagPreviousSkipped;
+  if (header.step != hosted->next_first_step() || !one_verdict) {
+    return Corrupt("push of step " + std::to_string(header.step.value) + ": expected one of step " +
+                   std::to_string(hosted->next_first_step().value) + " with the verdict of the step before");
+  }
+  const bool committed = verdict == kFlagPreviousCommitted;
+  if (const Owner* owner = hosted->owner.get(); owner != nullptr) {
+    TALLY_RETURN_IF_ERROR(owner->CheckHeader(header));
+    if (owner->step().value + 1 != header.step.value || !owner->all_done()) {
+      return Corrupt("push of step " + std::to_string(header.step.value) + ", while step " +
+                     std::to_string(owner->step().value) + " is unfinished");
+    }
+    hosted->owner->OnVerdict(owner->step(), committed);
+  }
+  BeginNextStage(hosted, committed);
+  return Status::Ok();
 }
 
 Status OwnerHost::OnPush(Frame& frame) {
-  const StepId step = frame.header.step;
   const auto found = groups_.find(frame.header.group.value);
-  Stages* stages = found == groups_.end() ? nullptr : &found->second;
-  const std::size_t i = stages == nullptr ? 0 : StageAt(*stages, step);
-  Owner* owner = stages == nullptr ? nullptr : (*stages)[i].owner.get();
-  if (owner == nullptr) {
-    return Corrupt("push for group " + std::to_string(frame.header.group.value) + ", of which nothing is owned here in step " +
-                   std::to_string(step.value));
+  const std::string group = "push for group " + std::to_string(frame.header.group.value);
+  if (found == groups_.end()) return Corrupt(group + ", of which nothing is owned here");
+  Hosted& hosted = found->second;
+  TALLY_RETURN_IF_ERROR(BeginStageOf(frame.header, &hosted));
+  if (hosted.owner == nullptr) {
+    return Corrupt(group + ", of which nothing is owned here in step " + std::to_string(frame.header.step.value));
   }
-  Status status = Status::Ok();
-  if (i > 0 && step.value == (*stages)[i].tables->first_step) {
-    // The first frame of a stage tells that the last step of the one before is over.
-    status = owner->Check(frame);
-    Owner* former = (*stages)[i - 1].owner.get();
-    if (status.ok() && former != nullptr && former->Missing(1).empty()) {
-      EndStep(stages, StepId(step.value - 1), (frame.header.flags & kFlagPreviousCommitted) != 0);
-    }
-  }
-  if (status.ok()) status = owner->OnPush(frame, &replies_);
+  const Status status = hosted.owner->OnPush(frame, &replies_);
   for (ReplyFrame& reply : replies_) {
     SendReply(reply);
     reply.hold.Reset();
@@ -102,14 +135,9 @@ Status OwnerHost::OnPush(Frame& frame) {
   return status.kind() == StatusKind::kInvalidArgument ? Status::Ok() : status;
 }
 
-// The step that ends a stage leaves its residual to the next one.
-void OwnerHost::EndStep(Stages* stages, StepId step, bool commit) {
-  const std::size_t i = StageAt(*stages, step);
-  Owner* owner = (*stages)[i].owner.get();
-  if (owner == nullptr || !owner->OnVerdict(step, commit)) return;
-  if (i + 1 == stages->size() || step.value + 1 != (*stages)[i + 1].tables->first_step) return;
-  const Stage& next = (*stages)[i + 1];
-  if (!next.tables->renumbered) next.owner->TakeResidual(owner);
+void OwnerHost::EndStep(Hosted* hosted, StepId step, bool commit) const {
+  if (hosted->owner == nullptr || !hosted->owner->OnVerdict(step, commit)) return;
+  if (!hosted->last() && step.value + 1 == hosted->next_first_step().value) BeginNextStage(hosted, commit);
 }
 
 void OwnerHost::SendReply(ReplyFrame& reply) {
@@ -134,51 +162,33 @@ void OwnerHost::OnVerdict(const VerdictMessage& verdict) {
 
 std::string OwnerHost::Missing() const {
   std::string text;
-  for (const auto& [id, stages] : groups_) {
-    for (const Stage& stage : stages) {
-      const std::string missing = stage.owner == nullptr ? "" : stage.owner->Missing(3);
-      if (missing.empty()) continue;
-      if (!text.empty()) text += "; ";
-      text += "group " + stage.tables->message.name + ": " + missing;
-    }
+  for (const auto& [id, hosted] : groups_) {
+    const std::string missing = hosted.owner == nullptr ? "" : hosted.owner->Missing(3);
+    if (missing.empty()) continue;
+    if (!text.empty()) text += "; ";
+    text += "group " + hosted.stages.back().tables->message.name + ": " + missing;
   }
   return text;
 }
 
 Owner::Stats OwnerHost::stats() const {
   Owner::Stats total;
-  for (const auto& [id, stages] : groups_) {
-    for (const Stage& stage : stages) {
-      if (stage.owner == nullptr) continue;
-      const Owner::Stats& s = stage.owner->stats();
-      total.pushes += s.pushes;
-      total.duplicates += s.duplicates;
-      total.stale += s.stale;
-      total.slabs_done += s.slabs_done;
-      total.non_finite_slabs += s.non_finite_slabs;
-      total.held_bytes += s.held_bytes;
-      total.held_bytes_max += s.held_bytes_max;
-      total.accumulator_bytes += s.accumulator_bytes;
-    }
+  for (const auto& [id, hosted] : groups_) {
+    AddTo(&total, hosted.ended);
+    if (hosted.owner != nullptr) AddTo(&total, hosted.owner->stats());
   }
   return total;
 }
 
 double OwnerHost::ResidualL1() const {
   double sum = 0;
-  for (const auto& [id, stages] : groups_) {
-    for (const Stage& stage : stages) sum += stage.owner == nullptr ? 0 : stage.owner->ResidualL1();
-  }
+  for (const auto& [id, hosted] : groups_) sum += hosted.owner == nullptr ? 0 : hosted.owner->ResidualL1();
   return sum;
 }
 
-const Owner* OwnerHost::owner(GroupId group, StepId step) const {
+Owner* OwnerHost::owner(GroupId group) const {
   const auto found = groups_.find(group.value);
-  return found == groups_.end() ? nullptr : found->second[StageAt(found->second, step)].owner.get();
-}
-
-Owner* OwnerHost::owner(GroupId group, StepId step) {
-  return const_cast<Owner*>(std::as_const(*this).owner(group, step));
+  return found == groups_.end() ? nullptr : found->second.owner.get();
 }
 
 }  // namespace tally

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -36,8 +35,6 @@ class OwnerHost {
   };
   OwnerHost(Options options, BufferPool* pool);
 
-  static constexpr StepId kLastStage{std::numeric_limits<std::uint64_t>::max()};
-
   // Makes the group's owner if any slab is owned here. Errors: kUnavailable when it does not fit the memory cap (needed
   // and allowed bytes named).
   Status AddGroup(std::shared_ptr<const GroupTables> tables, const Config& job);
@@ -53,27 +50,36 @@ class OwnerHost {
   std::string Missing() const;
   Owner::Stats stats() const;
   double ResidualL1() const;
-  // Of the slabs that are owned here in a step, by default of those once the codec is as configured; null if none are.
-  const Owner* owner(GroupId group, StepId step = kLastStage) const;
-  Owner* owner(GroupId group, StepId step = kLastStage);
+  // Of the slabs that are owned here in the open step; null if none are.
+  Owner* owner(GroupId group) const;
 
  private:
   // What is owned of a group from a step on.
   struct Stage {
     std::shared_ptr<const GroupTables> tables;
     std::vector<std::uint32_t> slabs;
-    std::unique_ptr<Owner> owner;  // null without slabs
     std::uint64_t dense_bytes = 0, residual_bytes = 0;
   };
-  using Stages = std::vector<Stage>;  // by first step
+  struct Hosted {
+    std::vector<Stage> stages;     // by first step
+    std::size_t stage = 0;         // that holds
+    OwnerOptions options;
+    std::unique_ptr<Owner> owner;  // of that stage, null if it owns no slab here
+    Owner::Stats ended;            // of the owners before it
+
+    bool last() const { return stage + 1 == stages.size(); }
+    StepId next_first_step() const { return StepId(stages[stage + 1].tables->first_step); }
+  };
   Stage Gather(std::shared_ptr<const GroupTables> tables, bool error_feedback) const;
-  static std::size_t StageAt(const Stages& stages, StepId step);
-  static void EndStep(Stages* stages, StepId step, bool commit);
+  void MakeOwner(Hosted* hosted, StepId first_step, std::optional<bool> previous_committed) const;
+  void BeginNextStage(Hosted* hosted, std::optional<bool> previous_committed) const;
+  Status BeginStageOf(const FrameHeader& header, Hosted* hosted) const;
+  void EndStep(Hosted* hosted, StepId step, bool commit) const;
   void SendReply(ReplyFrame& reply);
 
   Options options_;
   BufferPool* pool_;
-  std::map<std::uint32_t, Stages> groups_;  // those of which any stage owns a slab
+  std::map<std::uint32_t, Hosted> groups_;  // those of which any stage owns a slab
   RecycledList<ReplyFrame> replies_;
   std::uint64_t owned_bytes_ = 0;
 };

@@ -12,7 +12,8 @@
 #include <vector>
 
 #include "common/schedule/layout.h"
-#include "compress/error_feedback.h"
+#include "compress/codec_state.h"
+#include "compress/owner_sum.h"
 #include "compress/residual_transfer.h"
 #include "compress/saved_state.h"
 #include "server/core/owner.h"
@@ -47,6 +48,7 @@ class Job {
     };
     std::vector<Push> pushes;
     std::vector<double> input(kAll);
+    const std::uint8_t version = states_[0]->Version(*codec_);
     for (std::uint32_t p = 0; p < workers_; ++p) {
       std::vector<bool> keeps;
       for (std::size_t t = 0; t < std::size(kSizes); ++t) keeps.push_back((all_keep && t == 0) || Chance(4));
@@ -64,8 +66,7 @@ class Job {
         if (bad && Chance(3)) g[random_() % g.size()] = std::numeric_limits<float>::infinity();
         BufferRef payload = pool_.Get(codec_->EncodedBytes(g.size()));
         const EncodeKey key{.seed = 1, .tensor = slab.tensor, .step = step_, .position = p, .offset = slab.offset};
-        const bool finite = codec_->EncodeWithFeedback(key, g.data(), 1, feedback_[p]->Old(slab),
-                                                       feedback_[p]->Next(slab), g.size(), payload.data());
+        const bool finite = states_[p]->Encode(*codec_, key, slab, u, g.data(), 1, payload.data());
         const std::uint16_t flags = finite ? 0 : kFlagNonFinite;
         pushes.push_back({p, u, flags, finite ? std::move(payload) : BufferRef()});
         if (!finite) non_finite_ = true;
@@ -80,6 +81,7 @@ class Job {
       frame.header.step = StepId(step_);
       frame.header.position = push.position;
       frame.header.codec = codec_->id();
+      frame.header.codec_version = version;
       frame.header.slabs = {push.slab};
       frame.header.flags = push.flags;
       if (verdict_known_) frame.header.flags |= last_committed_ ? kFlagPreviousCommitted : kFlagPreviousSkipped;
@@ -97,9 +99,7 @@ class Job {
         const Slab& slab = layout_.slabs[u];
         if ((reply.header.flags & (kFlagNonFinite | kFlagKeep)) != 0 || !commit) continue;
         std::vector<float> sum(slab.elements);
-        const std::size_t bytes = codec_->EncodedBytes(sum.size());
-        codec_->Decode(reply.payload.subspan(offset, bytes), sum.size(), sum.data());
-        offset += bytes;
+        offset += Deliver(version, u, reply.payload.subspan(offset), &sum);
         const bool mean = codec_->traits().divided_by == DividedBy::kOwner;
         for (std::size_t i = 0; i < sum.size(); ++i) {
           open_[Start(slab) + i] -= static_cast<double>(sum[i]) * (mean ? reply.header.weight : 1);
@@ -108,7 +108,7 @@ class Job {
     }
     ASSERT_EQ(answered, layout_.slabs.size());
     for (std::size_t i = 0; i < kAll && commit; ++i) open_[i] += input[i];
-    for (const auto& feedback : feedback_) commit ? feedback->Commit() : feedback->Drop();
+    for (const auto& state : states_) commit ? state->Commit() : state->Drop();
     // An owner hears it at once, or with the next step's frames.
     for (const auto& owner : owners_) {
       if (Chance(2)) owner->OnVerdict(StepId(step_), commit);
@@ -131,8 +131,8 @@ class Job {
         kept_ += std::abs(static_cast<double>(residual[i]));
       }
     };
-    for (const auto& feedback : feedback_) {
-      for (std::uint32_t t = 0; t < std::size(kSizes); ++t) subtract(starts_[t], feedback->Residual(t));
+    for (const auto& state : states_) {
+      for (std::uint32_t t = 0; t < std::size(kSizes); ++t) subtract(starts_[t], state->feedback.Residual(t));
     }
     for (std::uint32_t u = 0; u < layout_.slabs.size(); ++u) {
       subtract(Start(layout_.slabs[u]), owners_[owner_of_[u]]->Residual(SlabId(u)));
@@ -150,7 +150,7 @@ class Job {
     std::vector<std::vector<std::byte>> saved;
     for (std::uint32_t p = 0; p < before; ++p) {
       SavedState state;
-      state.residuals = SaveResiduals(*feedback_[p], layout_, {EpochId(1), before, Rank(p)});
+      state.residuals = SaveResiduals(states_[p]->feedback, layout_, {EpochId(1), before, Rank(p)});
       saved.push_back(EncodeState(state));
     }
     const Layout old_layout = layout_;
@@ -160,8 +160,8 @@ class Job {
     for (std::uint32_t p = 0; p < before; ++p) {
       const SavedState state = DecodeState(saved[p]).value();
       const Status status = after == before ? RestoreResiduals(state.residuals, layout_,
-                                                               {EpochId(2), before, Rank(p)}, feedback_[p].get())
-                                            : HandOverResiduals(state.residuals, layout_, feedback_[p % after].get());
+                                                               {EpochId(2), before, Rank(p)}, &states_[p]->feedback)
+                                            : HandOverResiduals(state.residuals, layout_, &states_[p % after]->feedback);
       ASSERT_TRUE(status.ok()) << status.text();
     }
     for (std::uint32_t u = 0; u < old_layout.slabs.size(); ++u) {
@@ -178,7 +178,7 @@ class Job {
         const std::uint64_t begin = std::max(from.offset, to.offset);
         const std::uint64_t end = std::min(from.offset + from.elements, to.offset + to.elements);
         if (begin >= end) continue;
-        feedback_[HeirOfSlab(SlabId(v), after).value]->Add(from.tensor, begin,
+        states_[HeirOfSlab(SlabId(v), after).value]->feedback.Add(from.tensor, begin,
                                                            residual.subspan(begin - from.offset, end - begin));
       }
     }
@@ -203,9 +203,15 @@ class Job {
     }
     std::ranges::shuffle(buckets[0], random_);
     layout_ = MakeLayout(tensors, buckets, workers).value();
-    feedback_.clear();
-    const std::vector<bool> lossy(tensors.size(), codec_->traits().lossy);
-    for (std::uint32_t p = 0; p < workers; ++p) feedback_.push_back(std::make_unique<ErrorFeedback>(layout_, lossy));
+    states_.clear();
+    const CodecTraits traits = codec_->traits();
+    const auto all = [&](bool flag) { return std::vector<bool>(tensors.size(), flag); };
+    for (std::uint32_t p = 0; p < workers; ++p) {
+      states_.push_back(std::make_unique<CodecState>(CodecState{.feedback = {layout_, all(traits.lossy)},
+                                                                .velocity = {layout_, all(false)},
+                                                                .scales = {layout_, all(traits.integer_sum)}}));
+    }
+    sum_ = codec_->MakeOwnerSum(workers);
     owner_of_.clear();
     std::vector<std::vector<std::uint32_t>> slabs(kOwners);
     for (std::uint32_t u = 0; u < layout_.slabs.size(); ++u) {
@@ -226,6 +232,21 @@ class Job {
     }
     verdict_known_ = false;
   }
+  // The bytes that the reply for slab u takes of the payload's front.
+  std::size_t Deliver(std::uint8_t version, std::uint32_t u, std::span<const std::byte> payload, std::vector<float>* out) {
+    if (sum_ == nullptr) {
+      const std::size_t bytes = codec_->EncodedBytes(out->size());
+      codec_->Decode(payload.first(bytes), out->size(), out->data());
+      return bytes;
+    }
+    const std::size_t bytes = sum_->Validate(version, payload, out->size()).value();
+    for (const auto& state : states_) {
+      const bool finite = sum_->Decode(version, payload.first(bytes), out->size(), state->scales.Old(u), out->data(),
+                                       state->scales.Next(u));
+      EXPECT_TRUE(finite);
+    }
+    return bytes;
+  }
   void HearVerdict() {
     if (!verdict_known_) return;
     for (const auto& owner : owners_) owner->OnVerdict(StepId(step_ - 1), last_committed_);
@@ -239,7 +260,8 @@ class Job {
   std::uint32_t workers_ = 0;
   Layout layout_;
   std::vector<std::uint64_t> starts_;
-  std::vector<std::unique_ptr<ErrorFeedback>> feedback_;
+  std::vector<std::unique_ptr<CodecState>> states_;  // per worker
+  std::unique_ptr<OwnerSum> sum_;
   std::vector<std::uint32_t> owner_of_;
   std::vector<std::vector<std::uint32_t>> owned_;
   std::vector<std::unique_ptr<Owner>> owners_;

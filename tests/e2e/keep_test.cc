@@ -186,12 +186,12 @@ INSTANTIATE_TEST_SUITE_P(
                     Setting{"ring_powersgd",
                             0,
                             {"aggregation.mode=ring", "compression.codec=powersgd",
-                             "compression.powersgd_start_step=0"},
+                             "compression.start_step=0"},
                             false},
                     Setting{"ps_powersgd",
                             2,
                             {"aggregation.mode=ps", "compression.codec=powersgd",
-                             "compression.powersgd_start_step=0"},
+                             "compression.start_step=0"},
                             false}),
     [](const auto& parameter) { return parameter.param.name; });
 
@@ -228,7 +228,7 @@ TEST(KeptTensors, AllExchangesDeliverTheSameBits) {
                                Setting{"hybrid", 1, {"aggregation.mode=hybrid"}}}) {
       Setting setting = way;
       setting.settings.insert(setting.settings.end(),
-                              {"compression.codec=" + codec, "compression.powersgd_start_step=1"});
+                              {"compression.codec=" + codec, "compression.start_step=1"});
       TestCluster cluster(Options(setting));
       std::mutex mutex;
       std::vector<std::vector<float>> results(kWorkers);

@@ -19,7 +19,7 @@ class LearningRate : public testing::TestWithParam<const char*> {
     options.settings = std::move(settings);
     options.settings.push_back("aggregation.mode=ring");
     options.settings.push_back(std::string("compression.codec=") + GetParam());
-    options.settings.push_back("compression.powersgd_start_step=0");
+    options.settings.push_back("compression.start_step=0");
     options.settings.push_back("compression.ratio=0.1");
     return options;
   }

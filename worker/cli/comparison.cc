@@ -7,6 +7,7 @@
 #include "common/schedule/cost_model.h"
 #include "common/schedule/layout.h"
 #include "compress/linear.h"
+#include "compress/stages.h"
 
 namespace tally::cli {
 namespace {
@@ -138,6 +139,8 @@ Result<Row> MakeRow(const Setting& setting, const std::vector<Json>& ranks, cons
 std::optional<double> PredictedCommMs(const Setting& setting, const std::string& exchange,
                                       const std::vector<std::uint64_t>& tensor_elements) {
   // PowerSGD's bytes depend on shapes, which records do not hold, and it goes two rounds.
+  // The run may have ended before its codec began.
+  if (setting.steps <= CodecStages(setting.compression).back().first_step) return std::nullopt;
   if (setting.rate_bits <= 0 || setting.compression.codec == "powersgd") return std::nullopt;
   double push = 0, reply = 0;
   for (const std::uint64_t elements : tensor_elements) {

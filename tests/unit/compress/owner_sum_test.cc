@@ -77,6 +77,24 @@ TEST_P(Int8SharedTarget, DoesWhatTheDefinitionSays) {
   }
 }
 
+TEST_P(Int8SharedTarget, TheRestIsExactHoweverMuchABlockGrew) {
+  const auto codec = MakeCodec("int8_shared", {}).value();
+  constexpr std::size_t n = 300;
+  const std::vector<float> g = RandomSlab(n, 8);
+  for (int exponent = -60; exponent < 20; ++exponent) {
+    const std::vector<float> scales(SharedBlocks(n), std::ldexp(1.0F, exponent));
+    std::vector<float> rest(n);
+    Bytes out(codec->EncodedBytes(n));
+    ASSERT_TRUE(codec->EncodeShared(g.data(), 1, nullptr, scales.data(), rest.data(), n, out.data()));
+    for (std::size_t i = 0; i < n; ++i) {
+      const auto code = static_cast<std::int8_t>(out[i / kSharedBlock * (1 + kSharedBlock) + 1 + i % kSharedBlock]);
+      const double sent = static_cast<double>(code) * static_cast<double>(scales[0]);
+      // A block whose codes are all 0 sends nothing.
+      ASSERT_EQ(sent + static_cast<double>(rest[i]), static_cast<double>(g[i])) << exponent << ", element " << i;
+    }
+  }
+}
+
 TEST_P(Int8SharedTarget, NonFiniteIsNoticed) {
   const auto codec = MakeCodec("int8_shared", {}).value();
   for (const std::size_t at : {0U, 255U, 256U, 300U}) {

@@ -463,8 +463,8 @@ TEST_P(OwnerByWorkers, ASlabThatAllKeepLeavesTheOwnersResidual) {
   const std::vector<float> before = world.Residual(0), other = world.Residual(1);
   for (std::uint64_t step = 1; step <= 3; ++step) {
     world.replies.clear();
+    const std::uint16_t verdict = step == 3 ? kFlagPreviousSkipped : 0;
     for (std::uint32_t p = 0; p < workers; ++p) {
-      const std::uint16_t verdict = step == 3 ? kFlagPreviousSkipped : 0;
       ASSERT_TRUE(world.Send(world.Push(p, {0}, value, step, kFlagKeep | verdict, 2)).ok());
       ASSERT_TRUE(world.Send(world.Push(p, {1}, value, step, verdict, 2)).ok());
     }
@@ -473,7 +473,7 @@ TEST_P(OwnerByWorkers, ASlabThatAllKeepLeavesTheOwnersResidual) {
     EXPECT_EQ(replies.at(0).weight, 2.0 * workers);
     EXPECT_FALSE(replies.at(1).kept);
     // Asked again, answered again.
-    ASSERT_TRUE(world.Send(world.Push(0, {0}, value, step, kFlagKeep, 2)).ok());
+    ASSERT_TRUE(world.Send(world.Push(0, {0}, value, step, kFlagKeep | verdict, 2)).ok());
     EXPECT_EQ(world.replies.back().header.flags, kFlagKeep);
     EXPECT_TRUE(world.replies.back().only_one);
     world.owner->OnVerdict(StepId(step), step != 2);
