@@ -456,7 +456,7 @@ TEST_P(OwnerByWorkers, ASlabThatAllKeepLeavesTheOwnersResidual) {
   const std::uint32_t workers = GetParam();
   OwnerWorld world(workers, {{"a", 700, "int8"}, {"b", 700, "int8"}});
   const auto value = [](std::uint32_t position, std::uint32_t slab, std::size_t i) {
-    return static_cast<float>((i * 37 + position * 11 + slab) % 257) / 7.0F;
+    return std::ldexp(static_cast<float>((i * 37 + position * 11 + slab) % 257) / 7.0F, static_cast<int>(position % 3) * 3);
   };
   for (std::uint32_t p = 0; p < workers; ++p) ASSERT_TRUE(world.Send(world.Push(p, {0, 1}, value)).ok());
   world.owner->OnVerdict(StepId(0), true);
@@ -479,7 +479,8 @@ TEST_P(OwnerByWorkers, ASlabThatAllKeepLeavesTheOwnersResidual) {
     world.owner->OnVerdict(StepId(step), step != 2);
     EXPECT_TRUE(SameBits(world.Residual(0), before));
   }
-  EXPECT_FALSE(SameBits(world.Residual(1), other));
+  // One worker's push is answered without a rest.
+  EXPECT_EQ(SameBits(world.Residual(1), other), workers == 1);
 }
 
 TEST(Owner, RefusesAKeptPartThatIsNone) {
