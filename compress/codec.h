@@ -85,7 +85,8 @@ class Codec {
   // How owners sum and answer, if not by the above; not null where traits say exact_reply. This codec outlives it.
   virtual std::unique_ptr<OwnerSum> MakeOwnerSum(std::uint32_t workers) const;
 
-  // The plain codec that defines this one's bytes, for tests; null where it is that itself.
+  // The plain codec that defines the bytes of Encode and EncodeWithFeedback, for tests; null where it is that itself or
+  // they are another codec's.
   virtual std::unique_ptr<Codec> MakeReference() const { return nullptr; }
 };
 

@@ -19,6 +19,7 @@
 #include "compress/validate.h"
 
 namespace tally {
+
 inline constexpr std::size_t kMaxElements = 65536;  // u16 indices
 
 // |p| as bits, in the order of the magnitudes; what counts as zero is 0.

@@ -164,12 +164,13 @@ std::string Engine::RankName() const {
   return "rank " + std::to_string(loaded_.config.worker.rank) + " of job " + loaded_.config.job.name;
 }
 
-Status Engine::JoinError() const {
+Status Engine::JoinError() {
+  const std::string waited_for = Ask([this] { return membership_->waited_for(); });
   return Timeout(RankName() + " did not get into the job within " +
                  std::to_string(std::chrono::duration_cast<std::chrono::seconds>(
                                     loaded_.config.membership.join_timeout).count()) +
                  " s (membership.join_timeout), coordinator " + loaded_.config.coordinator.address +
-                 ": start the missing members, or check addresses and job.workers");
+                 (waited_for.empty() ? "" : " " + waited_for) + ": start the missing members, or check addresses and job.workers");
 }
 
 // ---- membership ------------------------------------------------------------------------------------------------------

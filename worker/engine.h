@@ -88,7 +88,7 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   Status StartTransports(LinkOptions options);
   void DialPeers();
   void CheckJoined();
-  Status JoinError() const;
+  Status JoinError();
   bool Deliver(Frame& frame);             // false: the group is not known yet
   void DrainLocal();
   void SetFailure(const Status& why);

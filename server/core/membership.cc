@@ -115,6 +115,7 @@ void Membership::OnFrame(Link&, Frame& frame) {
     events_->OnVerdict(*verdict);
   } else if (auto* waiting = std::get_if<WaitingMessage>(&message)) {
     logger_->Info(waiting->text);
+    waited_for_ = std::move(waiting->text);
   } else if (auto* refused = std::get_if<RefusedMessage>(&message)) {
     Fail({refused->failure.kind, "refused by " + Coordinator() + ": " + refused->failure.text});
   } else if (auto* failure = std::get_if<FailureMessage>(&message)) {

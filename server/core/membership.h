@@ -50,6 +50,8 @@ class Membership final : public LinkHandler {
   void Close();
   void SetTimes(Nanos heartbeat, Nanos dead);
   bool connected() const { return link_ != nullptr; }
+  // Before the epoch, what the coordinator last said it waits for: "waiting for rank 2 of 4; …". Empty if nothing yet.
+  const std::string& waited_for() const { return waited_for_; }
 
   void OnFrame(Link& link, Frame& frame) override;
   void OnClosed(Link& link, const Status& why) override;
@@ -70,6 +72,7 @@ class Membership final : public LinkHandler {
   TimePoint last_heard_{}, last_beat_{};
   std::uint64_t beats_ = 0;
   std::string coordinating_member_;  // once an epoch has told
+  std::string waited_for_;
   bool failed_ = false, left_ = false;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // outlives us in callbacks
 };

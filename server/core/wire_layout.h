@@ -45,9 +45,9 @@ struct WireLayout {
 // One per stage of the codec (compress/stages.h). `codecs`: the id per tensor, of linear codecs or others. Errors as
 // MakeLayout, and kCorrupt for a linear codec that does not fit its tensor.
 Result<std::vector<WireLayout>> MakeWireStages(std::span<const TensorSpec> tensors,
-                                  std::span<const std::vector<std::uint32_t>> buckets,
-                                  std::span<const std::uint8_t> codecs, const Config::Compression& options,
-                                  std::uint32_t workers);
+                                               std::span<const std::vector<std::uint32_t>> buckets,
+                                               std::span<const std::uint8_t> codecs,
+                                               const Config::Compression& options, std::uint32_t workers);
 
 // The codec of each tensor: CodecForTensor, but `none` where a linear codec does not fit the shape.
 Result<std::vector<std::uint8_t>> ChooseCodecs(std::span<const TensorSpec> tensors, const Config::Compression& options,

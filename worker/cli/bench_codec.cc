@@ -39,6 +39,7 @@ struct CodecBenchOptions {
 };
 
 constexpr std::size_t kSlab = 65536;
+constexpr double kMostBuffers = 1000;    // sets of them: tiny tensors stay in the caches
 constexpr double kBeyondCaches = 256e6;  // bytes that one round over all sets of buffers touches at least
 
 // The buffers of one tensor. Runs go round over several, so that none is found in a cache.
@@ -93,7 +94,7 @@ class CodecBench {
   void MakeBuffers() {
     const std::size_t n = options_.elements;
     const double bytes = static_cast<double>(std::max<std::size_t>(n, 1)) * 16.0;
-    buffers_.resize(static_cast<std::size_t>(std::max(1.0, std::ceil(kBeyondCaches / bytes))));
+    buffers_.resize(static_cast<std::size_t>(std::clamp(std::ceil(kBeyondCaches / bytes), 1.0, kMostBuffers)));
     std::mt19937 random(1);
     std::normal_distribution<float> normal;
     std::vector<float> pool(std::min<std::size_t>(n, 1'000'003));

@@ -9,8 +9,8 @@
 #include "common/schedule/layout.h"
 #include "compress/codec.h"
 #include "compress/codec_state.h"
-#include "compress/owner_sum.h"
 #include "compress/linear.h"
+#include "compress/owner_sum.h"
 
 namespace tally::cli {
 namespace {

@@ -2,6 +2,7 @@
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
+#include <algorithm>
 #include <charconv>
 #include <map>
 #include <memory>
@@ -151,11 +152,13 @@ int RunModel(const ModelOptions& options, CommandContext& context) {
   }
   if (!options.json.to_stdout()) {
     const Ratios& ratios = question->ratios.at(options.workers.front());
+    double most_reply = 0;
+    for (const auto& [workers, of] : question->ratios) most_reply = std::max(most_reply, of.reply);
     console.Note("one aggregation of " + HumanBytes(question->bytes) + " per worker at " +
                  Fixed(question->bytes_per_s / 1e9, 3) + " GB/s per NIC and direction, " +
                  HumanSeconds(question->alpha_s) + " per round" +
                  (ratios.push < 1 ? "; PS, direct and hybrid send " + Fixed(100 * ratios.push, 2) + " % of it" +
-                                            (ratios.reply == ratios.push ? "" : " and answer " + Fixed(100 * ratios.reply, 2) + " %") +
+                                            (most_reply == ratios.push ? "" : " and answer up to " + Fixed(100 * most_reply, 2) + " %") +
                                             (question->linear ? ", and so do ring and tree"
                                                                            : ", ring and tree carry fp32 sums")
                                       : ""));

@@ -564,7 +564,8 @@ TEST(CodecTable, RefusesUnknownNamesAndOptionsOutOfRange) {
     EXPECT_EQ(made.status().kind(), StatusKind::kInvalidArgument);
     return made.status().text();
   };
-  EXPECT_NE(text("int9", {}).find("none, fp16, bf16, int8, topk, int4, onebit, dgc, int8_shared, randomk"), std::string::npos);
+  EXPECT_NE(text("int9", {}).find("none, fp16, bf16, int8"), std::string::npos);
+  EXPECT_NE(text("int9", {}).find("powersgd"), std::string::npos);
   EXPECT_FALSE(MakeCodec(std::uint8_t{200}, {}).ok());
   for (const double ratio : {0.0, -0.1, 1.1, 100.0, 1e-9, std::nan("")}) {
     EXPECT_NE(text("topk", With(&Config::Compression::ratio, ratio)).find("compression.ratio"), std::string::npos);

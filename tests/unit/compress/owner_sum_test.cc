@@ -155,6 +155,21 @@ TEST(Int8Shared, NothingIsLostAndCodesAddUpAsIntegers) {
   }
 }
 
+// Codes that are fine each add up to more than fp32 holds: a sum that is not finite, for everybody alike.
+TEST(Int8Shared, ASumBeyondFp32IsNoticed) {
+  const auto codec = MakeCodec("int8_shared", {}).value();
+  const auto sum = codec->MakeOwnerSum(3);
+  const std::vector<float> g = {127 * 0x1p121F}, scales = {0x1p121F};
+  std::vector<float> rest(1), out(1), next(1);
+  Bytes push(codec->EncodedBytes(1));
+  ASSERT_TRUE(codec->EncodeShared(g.data(), 1, nullptr, scales.data(), rest.data(), 1, push.data()));
+  const Bytes one = SumOf(*sum, 1, {push}, 1), three = SumOf(*sum, 1, {push, push, push}, 1);
+  ASSERT_TRUE(sum->Validate(1, three, 1).ok());
+  EXPECT_TRUE(sum->Decode(1, one, 1, scales.data(), out.data(), next.data()));
+  EXPECT_EQ(out[0], g[0]);
+  EXPECT_FALSE(sum->Decode(1, three, 1, scales.data(), out.data(), next.data()));
+}
+
 TEST(Int8Shared, HostileRepliesAreRefused) {
   constexpr std::size_t n = 300;
   const auto codec = MakeCodec("int8_shared", {}).value();
