@@ -190,7 +190,7 @@ TEST_F(TcpTest, UnknownHostIsNamed) {
 
 TEST_F(TcpTest, SixthVersionInBrackets) {
   auto at = transport->Listen("tcp://[::1]:0", Identity(Role::kServer, 0), &server);
-  if (!at.ok()) GTEST_SKIP() << "no IPv6 here: " << at.status().ToString();
+  if (!at.ok()) GTEST_SKIP() << "no IPv6 loopback device (::1): " << at.status().ToString();
   EXPECT_THAT(*at, HasSubstr("tcp://[::1]:"));
   const Status status = Connect(*at, &client);
   EXPECT_TRUE(status.ok()) << status.ToString();

@@ -156,7 +156,6 @@ TEST(Summary, JudgesGatesOnPairedMeans) {
 // over several seeds: with feedback 9 (topk) and 12 (onebit) points better than without.
 TEST(CodecGates, ErrorFeedbackCarriesShortTraining) {
   const auto data = LoadTrainingData(4, mlp::kFashionMnistFolder);
-  if (!data.ok() && data.status().kind() == StatusKind::kUnavailable) GTEST_SKIP() << data.status().text();
   ASSERT_TRUE(data.ok()) << data.status().ToString();
   const TrainingJob job{.steps = 250, .batch = 8, .lr = 0.1, .momentum = 0, .eval_every = 0};
   const auto accuracy = [&](const std::string& codec, bool feedback) {

@@ -37,7 +37,7 @@ Ran Tally(const std::vector<std::string>& arguments, const std::string& program 
 
 TEST(CompareCommand, TrainsThroughServersAndARingWithTheSameBits) {
   const std::string pictures = std::string(mlp::kFashionMnistFolder) + "/train-images-idx3-ubyte.gz";
-  if (!std::filesystem::exists(pictures)) GTEST_SKIP() << "Debian's package dataset-fashion-mnist is not installed";
+  ASSERT_TRUE(std::filesystem::exists(pictures)) << "Debian's package dataset-fashion-mnist is not installed";
   const std::string report = testing::TempDir() + "tally_compare_" + std::to_string(getpid()) + ".html";
   const Ran ran = Tally({"compare", "--modes", "ps,ring", "--codecs", "none", "--workers", "3", "--servers", "2",
                          "--steps", "6", "--rate", "1gbit", "--json", "-", "--report", report});
@@ -66,7 +66,7 @@ TEST(CompareCommand, TrainsThroughServersAndARingWithTheSameBits) {
 
 TEST(CompareCommand, CodecsHaveOptionsOfTheirOwn) {
   const std::string pictures = std::string(mlp::kFashionMnistFolder) + "/train-images-idx3-ubyte.gz";
-  if (!std::filesystem::exists(pictures)) GTEST_SKIP() << "Debian's package dataset-fashion-mnist is not installed";
+  ASSERT_TRUE(std::filesystem::exists(pictures)) << "Debian's package dataset-fashion-mnist is not installed";
   const Ran ran = Tally({"compare", "--modes", "ps", "--codecs", "topk,topk:ratio=0.1", "--workers", "2", "--servers", "1",
                          "--steps", "4", "--rate", "1gbit", "--json", "-", "--set", "compression.min_compress_bytes=0"});
   ASSERT_EQ(ran.exit_code, 0) << ran.err;
