@@ -110,7 +110,7 @@ Status Engine::Begin() {
     coordinator_options.version = kVersion;
     coordinator_options.incarnation = incarnation_;
     coordinator_host_ = std::make_unique<CoordinatorHost>(&loop_, logger_.get(), coordinator_options);
-    TALLY_ASSIGN_OR_RETURN(coordinator, coordinator_host_->Listen(control_transport_.get(), coordinator));
+    TALLY_ASSIGN_OR_RETURN(coordinator, coordinator_host_->Listen(control_transport_.get(), coordinator, Role::kWorker));
   }
   loaded_.config.coordinator.address = coordinator;
 

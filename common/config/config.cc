@@ -252,13 +252,13 @@ Result<Config> ParseJobConfig(std::string_view job_text) {
   return config;
 }
 
-std::vector<std::string> DiffJobConfig(std::string_view ours, std::string_view theirs) {
-  std::map<std::string, std::string> our_values, their_values;
-  if (!ReadJobText(ours, &our_values) || !ReadJobText(theirs, &their_values)) {
+std::vector<std::string> DiffJobConfig(std::string_view job, std::string_view member) {
+  std::map<std::string, std::string> job_values, member_values;
+  if (!ReadJobText(job, &job_values) || !ReadJobText(member, &member_values)) {
     return {"one of the configurations cannot be read"};
   }
-  std::map<std::string, std::string> all = our_values;
-  all.insert(their_values.begin(), their_values.end());
+  std::map<std::string, std::string> all = job_values;
+  all.insert(member_values.begin(), member_values.end());
   const auto value_in = [](const std::map<std::string, std::string>& values, const std::string& name) {
     const auto found = values.find(name);
     return found == values.end() ? std::string("(absent)") : found->second;
@@ -267,10 +267,10 @@ std::vector<std::string> DiffJobConfig(std::string_view ours, std::string_view t
   std::vector<std::string> lines;
   for (const auto& entry : all) {
     const std::string& name = entry.first;
-    const std::string our_value = value_in(our_values, name), their_value = value_in(their_values, name);
-    if (our_value == their_value) continue;
-    lines.push_back(name + ": ours " + std::string(Utf8Prefix(our_value, kShown)) + ", theirs " +
-                    std::string(Utf8Prefix(their_value, kShown)));
+    const std::string job_value = value_in(job_values, name), member_value = value_in(member_values, name);
+    if (job_value == member_value) continue;
+    lines.push_back(name + ": the job has " + std::string(Utf8Prefix(job_value, kShown)) + ", the member " +
+                    std::string(Utf8Prefix(member_value, kShown)));
   }
   return lines;
 }

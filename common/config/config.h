@@ -139,7 +139,7 @@ Result<LoadedConfig> LoadConfig(const ConfigSources& sources);
 Result<Config> ParseJobConfig(std::string_view job_text);
 
 // One line per job key that differs, with both values; empty if none. For the error at join.
-std::vector<std::string> DiffJobConfig(std::string_view ours, std::string_view theirs);
+std::vector<std::string> DiffJobConfig(std::string_view job, std::string_view member);
 
 // "25MiB", "65536", "1.5GB" -> bytes (KiB, MiB, GiB = 2^10n; kB, KB, MB, GB = 10^3n).
 Result<std::uint64_t> ParseBytes(std::string_view text);

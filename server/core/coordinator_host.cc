@@ -19,9 +19,9 @@ CoordinatorHost::~CoordinatorHost() {
   if (tick_timer_ != 0) loop_->Cancel(tick_timer_);
 }
 
-Result<std::string> CoordinatorHost::Listen(Transport* control, std::string_view endpoint) {
+Result<std::string> CoordinatorHost::Listen(Transport* control, std::string_view endpoint, Role lives_in) {
   LinkIdentity self;
-  self.role = Role::kServer;
+  self.role = lives_in;
   self.incarnation = options_.incarnation;
   self.control = true;
   TALLY_ASSIGN_OR_RETURN(options_.listening_on, control->Listen(endpoint, self, this));

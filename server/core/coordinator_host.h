@@ -23,8 +23,9 @@ class CoordinatorHost final : public Acceptor, public LinkHandler {
   CoordinatorHost(EventLoop* loop, Logger* logger, CoordinatorOptions options);
   ~CoordinatorHost() override;
 
-  // Binds and starts to serve; returns the real endpoint. Errors as Transport::Listen.
-  Result<std::string> Listen(Transport* control, std::string_view endpoint);
+  // Binds and starts to serve; returns the real endpoint. Peers know it by the role that it lives in, rank or server 0.
+  // Errors as Transport::Listen.
+  Result<std::string> Listen(Transport* control, std::string_view endpoint, Role lives_in);
 
   const Coordinator& coordinator() const { return *coordinator_; }
   std::uint64_t rejected() const { return rejected_; }  // connections refused for bad bytes

@@ -75,7 +75,7 @@ Status Coordinator::Impl::CheckWorker(const JoinMessage& join, TimePoint now) co
     std::string lines;
     for (const std::string& line : DiffJobConfig(job->first.config_text, join.config_text)) lines += "\n  " + line;
     if (!lines.empty()) {
-      return Mismatch(who + " has another job configuration than " + first_who + " (ours = the job's):" + lines);
+      return Mismatch(who + " has another job configuration than " + first_who + ":" + lines);
     }
   }
   if (job->complete) {

@@ -347,11 +347,11 @@ TEST(JobConfig, DifferencesNameTheKeysWithBothValues) {
   ASSERT_TRUE(ours.ok() && theirs.ok());
   EXPECT_THAT(DiffJobConfig(ours->job_text, ours->job_text), ::testing::IsEmpty());
   EXPECT_THAT(DiffJobConfig(ours->job_text, theirs->job_text),
-              ::testing::ElementsAre("bucket.cap: ours \"25MiB\", theirs \"1MiB\"",
-                                     "compression.codec: ours \"int8\", theirs \"none\"",
-                                     "compression.exclude: ours [a,b], theirs []"));
+              ::testing::ElementsAre("bucket.cap: the job has \"25MiB\", the member \"1MiB\"",
+                                     "compression.codec: the job has \"int8\", the member \"none\"",
+                                     "compression.exclude: the job has [a,b], the member []"));
   EXPECT_THAT(DiffJobConfig(ours->job_text, "[job"), ::testing::SizeIs(1));
-  EXPECT_THAT(DiffJobConfig("[job]\nnew = 1\n", ""), ::testing::ElementsAre("job.new: ours 1, theirs (absent)"));
+  EXPECT_THAT(DiffJobConfig("[job]\nnew = 1\n", ""), ::testing::ElementsAre("job.new: the job has 1, the member (absent)"));
 }
 
 TEST(Values, Bytes) {
