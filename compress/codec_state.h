@@ -4,10 +4,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "common/schedule/layout.h"
 #include "compress/codec.h"
 #include "compress/error_feedback.h"
+#include "compress/owner_sum.h"
 #include "compress/shared_scales.h"
 
 namespace tally {
@@ -23,6 +25,16 @@ struct CodecState {
   // out undefined, if anything is not finite.
   bool Encode(const Codec& codec, const EncodeKey& key, const Slab& slab, std::uint32_t slab_number, const float* g,
               float w, std::byte* out);
+
+  // A reply of the slab that has passed CheckReply -> out, and the scales of the next step. False if a sum is not finite.
+  bool Decode(const Codec& codec, const OwnerSum* sum, std::span<const std::byte> reply, std::uint32_t slab_number,
+              std::size_t n, float* out) {
+    if (sum == nullptr) {
+      codec.Decode(reply, n, out);
+      return true;
+    }
+    return sum->Decode(Version(codec), reply, n, scales.Old(slab_number), out, scales.Next(slab_number));
+  }
 
   void Commit() {
     feedback.Commit();

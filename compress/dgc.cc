@@ -6,9 +6,8 @@
 #include <cstring>
 #include <vector>
 
-#include "compress/codec.h"
 #include "compress/flush_denormals.h"
-#include "compress/owner_sum.h"
+#include "compress/wrapped_codec.h"
 
 namespace tally {
 
@@ -16,11 +15,11 @@ std::unique_ptr<Codec> MakeTopkCodec(const Config::Compression& options);
 
 namespace {
 
-class DgcCodec final : public Codec {
+class DgcCodec final : public WrappedCodec {
  public:
   explicit DgcCodec(const Config::Compression& options)
-      : topk_(MakeTopkCodec(options)),
-        bytes_per_kept_(topk_->EncodedBytes(1)),
+      : WrappedCodec(MakeTopkCodec(options)),
+        bytes_per_kept_(inner().EncodedBytes(1)),
         momentum_(static_cast<float>(options.dgc_momentum)),
         nesterov_(options.dgc_nesterov),
         clip_(options.dgc_clip) {}
@@ -28,20 +27,9 @@ class DgcCodec final : public Codec {
   std::uint8_t id() const override { return 7; }
   std::string_view name() const override { return "dgc"; }
   CodecTraits traits() const override {
-    CodecTraits traits = topk_->traits();
+    CodecTraits traits = WrappedCodec::traits();
     traits.momentum = true;
     return traits;
-  }
-  std::size_t EncodedBytes(std::size_t n) const override { return topk_->EncodedBytes(n); }
-
-  std::unique_ptr<OwnerSum> MakeOwnerSum(std::uint32_t workers) const override { return topk_->MakeOwnerSum(workers); }
-
-  void Encode(const EncodeKey& key, const float* p, std::size_t n, std::byte* out, float* decoded) const override {
-    topk_->Encode(key, p, n, out, decoded);
-  }
-  bool EncodeWithFeedback(const EncodeKey& key, const float* g, float w, const float* e, float* e_out, std::size_t n,
-                          std::byte* out) const override {
-    return topk_->EncodeWithFeedback(key, g, w, e, e_out, n, out);
   }
 
   bool EncodeWithMomentum(const EncodeKey& key, const float* g, float w, const float* u, float* u_out, const float* v,
@@ -55,7 +43,7 @@ class DgcCodec final : public Codec {
       for (std::size_t i = 0; i < n; ++i) scratch[i] = w * g[i] + momentum_ * u_out[i];
       added = scratch.data();
     }
-    if (!topk_->EncodeWithFeedback(key, added, 1.0F, v, v_out, n, out)) return false;
+    if (!inner().EncodeWithFeedback(key, added, 1.0F, v, v_out, n, out)) return false;
     for (std::size_t j = 0, kept = EncodedBytes(n) / bytes_per_kept_; j < kept; ++j) {
       std::uint16_t index = 0;
       std::memcpy(&index, out + j * sizeof index, sizeof index);
@@ -79,18 +67,7 @@ class DgcCodec final : public Codec {
     return factor < 1 ? static_cast<float>(factor) : 1.0F;
   }
 
-  Status Validate(std::span<const std::byte> payload, std::size_t n) const override {
-    return topk_->Validate(payload, n).WithContext("dgc");
-  }
-  void Decode(std::span<const std::byte> payload, std::size_t n, float* out) const override {
-    topk_->Decode(payload, n, out);
-  }
-  void DecodeAdd(std::span<const std::byte> payload, std::size_t n, float* acc) const override {
-    topk_->DecodeAdd(payload, n, acc);
-  }
-
  private:
-  std::unique_ptr<Codec> topk_;
   std::size_t bytes_per_kept_;  // k indices of 16 bits come first
   float momentum_;
   bool nesterov_;

@@ -4,11 +4,13 @@
 // of the next step.
 #include "compress/int8_shared_format.h"
 
+#include <limits>
+
 #include "common/reduce/reduce.h"
 #include "compress/feedback_blocks.h"
 #include "compress/flush_denormals.h"
-#include "compress/owner_sum.h"
 #include "compress/simd_block_codec.h"
+#include "compress/wrapped_codec.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "compress/int8_shared.cc"
@@ -102,8 +104,8 @@ class Int8SharedSum final : public OwnerSum {
     if (version == 0) {
       int8_->Decode(push, n, reinterpret_cast<float*>(sum));
     } else {
-      std::fill_n(reinterpret_cast<Lane*>(sum), n, Lane{0});
-      AddCodes(push, n, reinterpret_cast<Lane*>(sum));
+      auto* sums = reinterpret_cast<Lane*>(sum);
+      ForEachCode(push, n, [sums](std::size_t i, std::int8_t code) { sums[i] = code; });
     }
     RaiseExponents(push, n, sum + n * NumberBytes(version));
   }
@@ -111,7 +113,8 @@ class Int8SharedSum final : public OwnerSum {
     if (version == 0) {
       int8_->DecodeAdd(push, n, reinterpret_cast<float*>(sum));
     } else {
-      AddCodes(push, n, reinterpret_cast<Lane*>(sum));
+      auto* sums = reinterpret_cast<Lane*>(sum);
+      ForEachCode(push, n, [sums](std::size_t i, std::int8_t code) { sums[i] = static_cast<Lane>(sums[i] + code); });
     }
     RaiseExponents(push, n, sum + n * NumberBytes(version));
   }
@@ -121,8 +124,8 @@ class Int8SharedSum final : public OwnerSum {
     if (version == 0 && !AllFinite(reinterpret_cast<const float*>(sum), n)) return 0;
     return SumBytes(version, n);
   }
-  void Reply(std::uint8_t version, const std::byte* sum, std::size_t n, std::byte* out) const override {
-    std::memcpy(out, sum, SumBytes(version, n));
+  void Reply(std::uint8_t, const std::byte* sum, std::size_t, std::span<std::byte> out) const override {
+    std::memcpy(out.data(), sum, out.size());
   }
 
   Result<std::size_t> Validate(std::uint8_t version, std::span<const std::byte> payload,
@@ -149,22 +152,29 @@ class Int8SharedSum final : public OwnerSum {
       std::memcpy(out, reply.data(), n * sizeof(float));
       return AllFinite(out, n);
     }
+    // Only beyond this scale may a sum that has passed be more than fp32 holds.
+    const float largest_safe = std::numeric_limits<float>::max() / static_cast<float>(Scale::kMaxCode) /
+                               static_cast<float>(workers_) / 2;
+    bool finite = true;
     Lane sums[kBlock];
     ForEachBlock<Int8Shared::Own>(n, [&](std::size_t first, std::size_t count) {
       std::memcpy(sums, reply.data() + first * sizeof(Lane), count * sizeof(Lane));
       const float scale = scales[first / kBlock];
       for (std::size_t i = 0; i < count; ++i) out[first + i] = static_cast<float>(sums[i]) * scale;
+      if (scale > largest_safe) finite = AllFinite(out + first, count) && finite;
     });
-    return AllFinite(out, n);
+    return finite;
   }
 
  private:
   static std::size_t NumberBytes(std::uint8_t version) { return version == 0 ? sizeof(float) : sizeof(Lane); }
 
-  static void AddCodes(std::span<const std::byte> push, std::size_t n, Lane* sums) {
-    ForEachPushedBlock(push, n, [sums](std::size_t, std::size_t first, std::size_t count, const std::byte* block) {
+  // visit(element, code) for each.
+  template <typename Visit>
+  static void ForEachCode(std::span<const std::byte> push, std::size_t n, const Visit& visit) {
+    ForEachPushedBlock(push, n, [&visit](std::size_t, std::size_t first, std::size_t count, const std::byte* block) {
       const auto* codes = reinterpret_cast<const std::int8_t*>(block + Scale::kBytes);
-      for (std::size_t i = 0; i < count; ++i) sums[first + i] = static_cast<Lane>(sums[first + i] + codes[i]);
+      for (std::size_t i = 0; i < count; ++i) visit(first + i, codes[i]);
     });
   }
   static void RaiseExponents(std::span<const std::byte> push, std::size_t n, std::byte* exponents) {
@@ -196,31 +206,24 @@ EncodeKey Nearest(EncodeKey key) {
   return key;
 }
 
-Config::Compression WithPow2Scale(Config::Compression options) {
-  options.scale = "pow2";
-  return options;
-}
-
-class Int8SharedCodec final : public Codec {
+class Int8SharedCodec final : public WrappedCodec {
  public:
-  Int8SharedCodec(const Config::Compression& options, SharedLoop loop)
-      : options_(WithPow2Scale(options)), int8_(MakeInt8Codec(options_)), loop_(loop) {}
+  explicit Int8SharedCodec(SharedLoop loop) : WrappedCodec(MakeInt8Codec({})), loop_(loop) {}
 
   std::uint8_t id() const override { return 10; }
   std::string_view name() const override { return "int8_shared"; }
   CodecTraits traits() const override {
-    CodecTraits traits = int8_->traits();
+    CodecTraits traits = WrappedCodec::traits();
     traits.feedback_forced = traits.integer_sum = traits.exact_reply = true;
     return traits;
   }
-  std::size_t EncodedBytes(std::size_t n) const override { return int8_->EncodedBytes(n); }
 
   void Encode(const EncodeKey& key, const float* p, std::size_t n, std::byte* out, float* decoded) const override {
-    int8_->Encode(Nearest(key), p, n, out, decoded);
+    WrappedCodec::Encode(Nearest(key), p, n, out, decoded);
   }
   bool EncodeWithFeedback(const EncodeKey& key, const float* g, float w, const float* e, float* e_out, std::size_t n,
                           std::byte* out) const override {
-    return int8_->EncodeWithFeedback(Nearest(key), g, w, e, e_out, n, out);
+    return WrappedCodec::EncodeWithFeedback(Nearest(key), g, w, e, e_out, n, out);
   }
 
   bool EncodeShared(const float* g, float w, const float* e, const float* scales, float* e_out, std::size_t n,
@@ -236,33 +239,21 @@ class Int8SharedCodec final : public Codec {
     return true;
   }
 
-  Status Validate(std::span<const std::byte> payload, std::size_t n) const override {
-    return int8_->Validate(payload, n).WithContext("int8_shared");
-  }
-  void Decode(std::span<const std::byte> payload, std::size_t n, float* out) const override {
-    int8_->Decode(payload, n, out);
-  }
-  void DecodeAdd(std::span<const std::byte> payload, std::size_t n, float* acc) const override {
-    int8_->DecodeAdd(payload, n, acc);
-  }
-
   std::unique_ptr<OwnerSum> MakeOwnerSum(std::uint32_t workers) const override {
     constexpr std::uint32_t kMostInInt16 = 32767 / Scale::kMaxCode;  // 258
-    auto int8 = MakeInt8Codec(options_);
+    auto int8 = MakeInt8Codec({});
     if (workers > kMostInInt16) return std::make_unique<Int8SharedSum<std::int32_t>>(std::move(int8), workers);
     return std::make_unique<Int8SharedSum<std::int16_t>>(std::move(int8), workers);
   }
 
  private:
-  Config::Compression options_;
-  std::unique_ptr<Codec> int8_;
   SharedLoop loop_;
 };
 
 }  // namespace
 
-std::unique_ptr<Codec> MakeInt8SharedCodec(const Config::Compression& options) {
-  return std::make_unique<Int8SharedCodec>(options, HWY_DYNAMIC_DISPATCH(SharedLoopOfTarget)());
+std::unique_ptr<Codec> MakeInt8SharedCodec(const Config::Compression&) {
+  return std::make_unique<Int8SharedCodec>(HWY_DYNAMIC_DISPATCH(SharedLoopOfTarget)());
 }
 
 }  // namespace tally

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "common/status.h"
@@ -30,7 +31,7 @@ class OwnerSum {
   // finite.
   virtual std::size_t UsualReplyBytes(std::size_t n) const = 0;
   virtual std::size_t ReplyBytes(std::uint8_t version, const std::byte* sum, std::size_t n) const = 0;
-  virtual void Reply(std::uint8_t version, const std::byte* sum, std::size_t n, std::byte* out) const = 0;
+  virtual void Reply(std::uint8_t version, const std::byte* sum, std::size_t n, std::span<std::byte> out) const = 0;
 
   // Bytes of the reply for n elements that `payload` begins with. Errors: kCorrupt, as Codec::Validate.
   virtual Result<std::size_t> Validate(std::uint8_t version, std::span<const std::byte> payload,
@@ -40,6 +41,19 @@ class OwnerSum {
   virtual bool Decode(std::uint8_t version, std::span<const std::byte> reply, std::size_t n, const float* scales,
                       float* out, float* next_scales) const = 0;
 };
+
+// Bytes of the reply for n elements, of a codec and its OwnerSum (null if it has none), that `payload` begins with.
+// Errors: kCorrupt, as Codec::Validate.
+inline Result<std::size_t> CheckReply(const Codec& codec, const OwnerSum* sum, std::uint8_t version,
+                                      std::span<const std::byte> payload, std::size_t n) {
+  if (sum != nullptr) return sum->Validate(version, payload, n);
+  const std::size_t bytes = codec.EncodedBytes(n);
+  if (bytes > payload.size()) {
+    return Corrupt("its payload ends after " + std::to_string(payload.size()) + " of " + std::to_string(bytes) + " bytes");
+  }
+  TALLY_RETURN_IF_ERROR(codec.Validate(payload.first(bytes), n));
+  return bytes;
+}
 
 // Those of a group's tensors, null where the codec sums and answers by itself.
 class OwnerSums {

@@ -115,7 +115,7 @@ class TopkCodec : public Codec {
 
   std::unique_ptr<OwnerSum> MakeOwnerSum(std::uint32_t workers) const override {
     if (!union_reply_) return nullptr;
-    return MakeTopkUnionSum(this, [this](std::size_t n) { return Kept(n); }, workers);
+    return MakeTopkUnionSum(this, workers);
   }
 
   void Encode(const EncodeKey&, const float* p, std::size_t n, std::byte* out, float* decoded) const override {

@@ -28,8 +28,8 @@ void Store(T value, std::byte* to, std::size_t index = 0) {
 
 class TopkUnionSum final : public OwnerSum {
  public:
-  TopkUnionSum(const Codec* codec, std::function<std::size_t(std::size_t)> kept, std::uint32_t workers)
-      : codec_(codec), kept_(std::move(kept)), workers_(workers) {}
+  TopkUnionSum(const Codec* codec, std::uint32_t workers)
+      : codec_(codec), bytes_per_kept_(codec->EncodedBytes(1)), workers_(workers) {}
 
   std::size_t SumBytes(std::uint8_t, std::size_t n) const override { return n * kValueBytes; }
   void Start(std::uint8_t, std::span<const std::byte> push, std::size_t n, std::byte* sum) const override {
@@ -45,16 +45,16 @@ class TopkUnionSum final : public OwnerSum {
     if (!AllFinite(values, n)) return 0;
     return Bytes(NonZeros(values, n), n);
   }
-  void Reply(std::uint8_t, const std::byte* sum, std::size_t n, std::byte* out) const override {
+  void Reply(std::uint8_t, const std::byte* sum, std::size_t n, std::span<std::byte> out) const override {
     const auto* values = reinterpret_cast<const float*>(sum);
+    std::byte* indices = out.data() + sizeof kDense;
     const std::size_t count = NonZeros(values, n);
     if (IsDense(count, n)) {
-      Store(kDense, out);
-      std::memcpy(out + sizeof kDense, values, n * kValueBytes);
+      Store(kDense, out.data());
+      std::memcpy(indices, values, n * kValueBytes);
       return;
     }
-    Store(static_cast<std::uint32_t>(count), out);
-    std::byte* indices = out + sizeof kDense;
+    Store(static_cast<std::uint32_t>(count), out.data());
     std::size_t j = 0;
     for (std::size_t i = 0; i < n; ++i) {
       if (values[i] == 0.0F) continue;
@@ -111,7 +111,7 @@ class TopkUnionSum final : public OwnerSum {
   static std::size_t NonZeros(const float* sum, std::size_t n) {
     return n - static_cast<std::size_t>(std::count(sum, sum + n, 0.0F));
   }
-  std::size_t MostNonZeros(std::size_t n) const { return std::min(n, workers_ * kept_(n)); }
+  std::size_t MostNonZeros(std::size_t n) const { return std::min(n, workers_ * (codec_->EncodedBytes(n) / bytes_per_kept_)); }
   static bool IsDense(std::size_t count, std::size_t n) {
     return count * (kIndexBytes + kValueBytes) > n * kValueBytes;
   }
@@ -124,15 +124,14 @@ class TopkUnionSum final : public OwnerSum {
   }
 
   const Codec* codec_;
-  std::function<std::size_t(std::size_t)> kept_;
+  std::size_t bytes_per_kept_;
   std::size_t workers_;
 };
 
 }  // namespace
 
-std::unique_ptr<OwnerSum> MakeTopkUnionSum(const Codec* codec, std::function<std::size_t(std::size_t)> kept,
-                                           std::uint32_t workers) {
-  return std::make_unique<TopkUnionSum>(codec, std::move(kept), workers);
+std::unique_ptr<OwnerSum> MakeTopkUnionSum(const Codec* codec, std::uint32_t workers) {
+  return std::make_unique<TopkUnionSum>(codec, workers);
 }
 
 }  // namespace tally

@@ -4,15 +4,13 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 
 #include "compress/owner_sum.h"
 
 namespace tally {
 
-// `kept(n)` is k. The codec decodes pushes and outlives what is made.
-std::unique_ptr<OwnerSum> MakeTopkUnionSum(const Codec* codec, std::function<std::size_t(std::size_t)> kept,
-                                           std::uint32_t workers);
+// `codec` is topk; it decodes pushes and outlives what is made.
+std::unique_ptr<OwnerSum> MakeTopkUnionSum(const Codec* codec, std::uint32_t workers);
 
 }  // namespace tally

@@ -191,14 +191,7 @@ class OwnersExchange final : public Exchange {
       std::fill(out, out + n, 0.0F);
       return total_weight == 0 ? Delivered::kNothing : Delivered::kMean;
     }
-    bool finite = !flagged;
-    if (finite && sum != nullptr) {
-      SharedScales& scales = state_->scales;
-      finite = sum->Decode(state_->Version(codec), payload, n, scales.Old(u), out, scales.Next(u));
-    } else if (finite) {
-      codec.Decode(payload, n, out);
-    }
-    if (!finite) {
+    if (flagged || !state_->Decode(codec, sum, payload, u, n, out)) {
       std::fill(out, out + n, std::numeric_limits<float>::quiet_NaN());
       return Delivered::kNonFinite;
     }
@@ -262,7 +255,8 @@ class OwnersExchange final : public Exchange {
                        std::to_string(state_->Version(codec)) + ", got " + std::to_string(header.codec_version));
       }
       if (empty) continue;
-      const Result<std::size_t> bytes = CheckPayload(slab, frame.payload.subspan(expected));
+      const Result<std::size_t> bytes = tally::CheckReply(codec, sums_[slab.tensor], state_->Version(codec),
+                                                           frame.payload.subspan(expected), slab.elements);
       if (!bytes.ok()) return bytes.status().WithContext("reply for slab " + std::to_string(u));
       reply_payloads_.push_back(frame.payload.subspan(expected, *bytes));
       expected += *bytes;
@@ -272,21 +266,6 @@ class OwnersExchange final : public Exchange {
                      std::to_string(expected));
     }
     return Status::Ok();
-  }
-
-  // The bytes of a slab's reply, with which `payload` begins.
-  Result<std::size_t> CheckPayload(const Slab& slab, std::span<const std::byte> payload) const {
-    const Codec& codec = *tables_->tensor_codec[slab.tensor];
-    if (const OwnerSum* sum = sums_[slab.tensor]; sum != nullptr) {
-      return sum->Validate(state_->Version(codec), payload, slab.elements);
-    }
-    const std::size_t bytes = codec.EncodedBytes(slab.elements);
-    if (bytes > payload.size()) {
-      return Corrupt("its payload ends after " + std::to_string(payload.size()) + " of " + std::to_string(bytes) +
-                     " bytes");
-    }
-    TALLY_RETURN_IF_ERROR(codec.Validate(payload.first(bytes), slab.elements));
-    return bytes;
   }
 
   ExchangeOptions options_;

@@ -203,23 +203,16 @@ Status SimulatedExchange::Deliver(const ReplyFrame& reply) {
     const Codec& codec = *stages_[stage_].codecs[slab.tensor];
     const OwnerSum* sum = (*stages_[stage_].sums)[slab.tensor];
     float* out = outputs_[slab.tensor].data() + slab.offset;
-    if (sum != nullptr) {
-      TALLY_ASSIGN_OR_RETURN(const std::size_t bytes, sum->Validate(state_[0].Version(codec), rest, slab.elements));
-      std::vector<float> next(SharedBlocks(slab.elements));
-      if (!sum->Decode(state_[0].Version(codec), rest.first(bytes), slab.elements, state_[0].scales.Old(u), out,
-                       next.data())) {
+    const std::uint8_t version = state_[0].Version(codec);
+    TALLY_ASSIGN_OR_RETURN(const std::size_t bytes, CheckReply(codec, sum, version, rest, slab.elements));
+    // Everybody's is the same; only what they carry on is each worker's own.
+    for (CodecState& state : state_) {
+      if (!state.Decode(codec, sum, rest.first(bytes), u, slab.elements, out)) {
         return InvalidArgument("a sum that is not finite");
       }
-      for (CodecState& state : state_) {
-        if (float* scales = state.scales.Next(u); scales != nullptr) std::ranges::copy(next, scales);
-      }
-      rest = rest.subspan(bytes);
-    } else {
-      const auto payload = rest.first(codec.EncodedBytes(slab.elements));
-      rest = rest.subspan(payload.size());
-      TALLY_RETURN_IF_ERROR(codec.Validate(payload, slab.elements));
-      codec.Decode(payload, slab.elements, out);
+      if (!codec.traits().integer_sum) break;
     }
+    rest = rest.subspan(bytes);
     if (codec.traits().divided_by == DividedBy::kReceiver) {
       Divide(out, out, static_cast<float>(reply.header.weight), slab.elements);
     }

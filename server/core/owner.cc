@@ -92,7 +92,7 @@ struct Owner::Impl {
   void Reply(const FrameHeader& push, RecycledList<ReplyFrame>* replies);
   std::size_t SumBytes(std::uint32_t local) const;
   std::size_t ReplyBytes(std::uint32_t local) const;
-  bool EncodeReply(std::uint32_t local, std::byte* out);
+  bool EncodeReply(std::uint32_t local, std::span<std::byte> out);
   void MakeReply(std::uint32_t local, ReplyFrame* reply) const;
 
   bool Arrived(std::uint32_t local, std::uint32_t position) const {
@@ -373,7 +373,7 @@ std::size_t Owner::Impl::ReplyBytes(std::uint32_t local) const {
   return owned.sum->ReplyBytes(state.version, state.sum, owned.slab.elements);
 }
 
-bool Owner::Impl::EncodeReply(std::uint32_t local, std::byte* out) {
+bool Owner::Impl::EncodeReply(std::uint32_t local, std::span<std::byte> out) {
   const SlabState& state = states_[local];
   if (state.non_finite || state.sum == nullptr) return false;
   const OwnedSlab& owned = owned_[local];
@@ -392,7 +392,7 @@ bool Owner::Impl::EncodeReply(std::uint32_t local, std::byte* out) {
   for (std::size_t i = 0; state.kept != 0 && i < owned.slab.elements; ++i) sum[i] += 0.0F;
   const Slab& residual = residual_layout_.slabs[local];
   return encoder_.Encode(*owned.codec, key, sum, owned.slab.elements, TotalWeight(state), residual_.Old(residual),
-                         residual_.Next(residual), out);
+                         residual_.Next(residual), out.data());
 }
 
 void Owner::Impl::MakeReply(std::uint32_t local, ReplyFrame* reply) const {
@@ -436,7 +436,7 @@ void Owner::Impl::Reply(const FrameHeader& push, RecycledList<ReplyFrame>* repli
     const std::size_t bytes = reply_bytes_[i];
     std::byte* out = in_place ? state.sum : buffer.data() + used;
     const bool kept = AllKept(state) && std::isfinite(TotalWeight(state));
-    const bool finite = kept || (bytes != 0 && EncodeReply(local, out));
+    const bool finite = kept || (bytes != 0 && EncodeReply(local, {out, bytes}));
     state.done = true;
     ++done_;
     ++stats_.slabs_done;

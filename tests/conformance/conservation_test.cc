@@ -234,16 +234,9 @@ class Job {
   }
   // The bytes that the reply for slab u takes of the payload's front.
   std::size_t Deliver(std::uint8_t version, std::uint32_t u, std::span<const std::byte> payload, std::vector<float>* out) {
-    if (sum_ == nullptr) {
-      const std::size_t bytes = codec_->EncodedBytes(out->size());
-      codec_->Decode(payload.first(bytes), out->size(), out->data());
-      return bytes;
-    }
-    const std::size_t bytes = sum_->Validate(version, payload, out->size()).value();
+    const std::size_t bytes = CheckReply(*codec_, sum_.get(), version, payload, out->size()).value();
     for (const auto& state : states_) {
-      const bool finite = sum_->Decode(version, payload.first(bytes), out->size(), state->scales.Old(u), out->data(),
-                                       state->scales.Next(u));
-      EXPECT_TRUE(finite);
+      EXPECT_TRUE(state->Decode(*codec_, sum_.get(), payload.first(bytes), u, out->size(), out->data()));
     }
     return bytes;
   }

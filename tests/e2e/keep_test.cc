@@ -31,33 +31,13 @@ bool Keeps(std::uint32_t rank, std::uint64_t step, std::uint32_t t) {
   return (rank * 7 + step * 5 + t * 3) % 4 == 0 || (step == 5 && t == 1 && rank != 2) || (step == 6 && rank == 1);
 }
 
-float Gradient(std::uint32_t rank, std::uint64_t step, std::uint32_t t, std::size_t j) {
-  return static_cast<float>((j * 31 + rank * 17 + step * 5 + t * 7) % 16'001) / 64.0F - 125.0F;
-}
-
-struct Setting {
-  const char* name;
-  std::uint32_t servers;
-  std::vector<std::string> settings;
-  bool exact = true;  // every number is exact in fp32
-};
-void PrintTo(const Setting& setting, std::ostream* out) { *out << setting.name; }
-
-ClusterOptions Options(const Setting& setting) {
-  ClusterOptions options;
-  options.workers = kWorkers;
-  options.servers = setting.servers;
-  options.settings = setting.settings;
-  return options;
-}
-
 // A rank's step: gradients of the tensors that it does not keep; garbage in those that it does, which nobody may see.
 Result<StepResult> Step(Group* group, std::uint32_t rank) {
   const std::uint64_t step = group->step().value;
   for (std::uint32_t t = 0; t < Tensors().size(); ++t) {
     auto g = group->Input(t);
     for (std::size_t j = 0; j < g.size(); ++j) {
-      g[j] = Keeps(rank, step, t) ? std::nanf("") : Gradient(rank, step, t, j);
+      g[j] = Keeps(rank, step, t) ? std::nanf("") : ExactGradient(rank, step, t, j);
     }
     if (Keeps(rank, step, t)) TALLY_RETURN_IF_ERROR(group->Keep(t));
   }
@@ -74,10 +54,10 @@ Result<StepResult> Step(Group* group, std::uint32_t rank) {
   return group->EndStep(step == kSkipped || step == kSteps ? Vote::kSkip : Vote::kCommit);
 }
 
-class Kept : public testing::TestWithParam<Setting> {};
+class Kept : public testing::TestWithParam<JobSetting> {};
 
 TEST_P(Kept, ResidualsStayAndNothingIsLost) {
-  TestCluster cluster(Options(GetParam()));
+  TestCluster cluster(GetParam().Options(kWorkers));
   std::vector<std::uint64_t> starts;
   std::uint64_t all = 0;
   for (const TensorSpec& tensor : Tensors()) {
@@ -123,7 +103,7 @@ TEST_P(Kept, ResidualsStayAndNothingIsLost) {
         }
         for (std::size_t j = 0; j < Tensors()[t].elements.value && step != kSkipped; ++j) {
           double& balance = open[starts[t] + j];
-          if (!Keeps(rank, step, t)) balance += static_cast<double>(Gradient(rank, step, t, j));
+          if (!Keeps(rank, step, t)) balance += static_cast<double>(ExactGradient(rank, step, t, j));
           if (rank == 0) balance -= static_cast<double>(group->Output(t)[j]) * kWorkers;
         }
         if (step + 1 != kSteps) continue;
@@ -169,26 +149,26 @@ TEST_P(Kept, ResidualsStayAndNothingIsLost) {
 
 INSTANTIATE_TEST_SUITE_P(
     Jobs, Kept,
-    testing::Values(Setting{"ps_int8", 2, {"aggregation.mode=ps", "compression.codec=int8"}},
-                    Setting{"ps_topk", 2, {"aggregation.mode=ps", "compression.codec=topk", "compression.ratio=0.05"}},
-                    Setting{"ps_onebit", 1, {"aggregation.mode=ps", "compression.codec=onebit"}, false},
-                    Setting{"direct_int8", 0, {"aggregation.mode=ring", "compression.codec=int8"}},
-                    Setting{"direct_topk_arrival",
+    testing::Values(JobSetting{"ps_int8", 2, {"aggregation.mode=ps", "compression.codec=int8"}},
+                    JobSetting{"ps_topk", 2, {"aggregation.mode=ps", "compression.codec=topk", "compression.ratio=0.05"}},
+                    JobSetting{"ps_onebit", 1, {"aggregation.mode=ps", "compression.codec=onebit"}, false},
+                    JobSetting{"direct_int8", 0, {"aggregation.mode=ring", "compression.codec=int8"}},
+                    JobSetting{"direct_topk_arrival",
                             0,
                             {"aggregation.mode=ring", "compression.codec=topk", "compression.ratio=0.05",
                              "aggregation.deterministic=false"}},
-                    Setting{"hybrid_int4", 1, {"aggregation.mode=hybrid", "compression.codec=int4"}},
-                    Setting{"hybrid_buckets",
+                    JobSetting{"hybrid_int4", 1, {"aggregation.mode=hybrid", "compression.codec=int4"}},
+                    JobSetting{"hybrid_buckets",
                             1,
                             {"aggregation.mode=hybrid", "compression.codec=int8", "bucket.cap=4"}},
-                    Setting{"ring_randomk", 0, {"aggregation.mode=ring", "compression.codec=randomk"}},
-                    Setting{"ps_randomk", 1, {"aggregation.mode=ps", "compression.codec=randomk"}},
-                    Setting{"ring_powersgd",
+                    JobSetting{"ring_randomk", 0, {"aggregation.mode=ring", "compression.codec=randomk"}},
+                    JobSetting{"ps_randomk", 1, {"aggregation.mode=ps", "compression.codec=randomk"}},
+                    JobSetting{"ring_powersgd",
                             0,
                             {"aggregation.mode=ring", "compression.codec=powersgd",
                              "compression.start_step=0"},
                             false},
-                    Setting{"ps_powersgd",
+                    JobSetting{"ps_powersgd",
                             2,
                             {"aggregation.mode=ps", "compression.codec=powersgd",
                              "compression.start_step=0"},
@@ -197,7 +177,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 // dgc's velocity is not conserved; it stays.
 TEST(KeptTensors, DgcsVelocityStays) {
-  TestCluster cluster(Options({"", 0, {"aggregation.mode=ring", "compression.codec=dgc"}}));
+  TestCluster cluster(JobSetting{"", 0, {"aggregation.mode=ring", "compression.codec=dgc"}}.Options(kWorkers));
   const auto statuses = cluster.Run([](Client& client, std::uint32_t rank) -> Status {
     TALLY_ASSIGN_OR_RETURN(Group * group, client.DeclareGroup(Tensors()));
     TALLY_RETURN_IF_ERROR(Step(group, rank).status());
@@ -224,12 +204,12 @@ TEST(KeptTensors, DgcsVelocityStays) {
 TEST(KeptTensors, AllExchangesDeliverTheSameBits) {
   for (const std::string codec : {"none", "powersgd", "randomk"}) {
     std::vector<float> expected;
-    for (const Setting& way : {Setting{"ring", 0, {"aggregation.mode=ring"}}, Setting{"ps", 2, {"aggregation.mode=ps"}},
-                               Setting{"hybrid", 1, {"aggregation.mode=hybrid"}}}) {
-      Setting setting = way;
+    for (const JobSetting& way : {JobSetting{"ring", 0, {"aggregation.mode=ring"}}, JobSetting{"ps", 2, {"aggregation.mode=ps"}},
+                               JobSetting{"hybrid", 1, {"aggregation.mode=hybrid"}}}) {
+      JobSetting setting = way;
       setting.settings.insert(setting.settings.end(),
                               {"compression.codec=" + codec, "compression.start_step=1"});
-      TestCluster cluster(Options(setting));
+      TestCluster cluster(setting.Options(kWorkers));
       std::mutex mutex;
       std::vector<std::vector<float>> results(kWorkers);
       const auto statuses = cluster.Run([&](Client& client, std::uint32_t rank) -> Status {

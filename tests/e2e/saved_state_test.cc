@@ -27,30 +27,10 @@ const std::vector<TensorSpec>& Tensors() {
 using Rows = std::vector<std::vector<float>>;             // per rank
 using States = std::vector<std::vector<std::byte>>;       // per rank
 
-struct Setting {
-  const char* name;
-  std::uint32_t servers;
-  std::vector<std::string> settings;
-};
-void PrintTo(const Setting& setting, std::ostream* out) { *out << setting.name; }
-
-ClusterOptions Options(const Setting& setting) {
-  ClusterOptions options;
-  options.workers = kWorkers;
-  options.servers = setting.servers;
-  options.settings = setting.settings;
-  return options;
-}
-
-// Multiples of 1/64 below 2^8.
-float Gradient(std::uint32_t rank, std::uint64_t step, std::uint32_t tensor, std::size_t j) {
-  return static_cast<float>((j * 31 + rank * 17 + step * 5 + tensor * 7) % 16'001) / 64.0F - 125.0F;
-}
-
 void Fill(Group* group, std::uint32_t rank) {
   for (std::uint32_t t = 0; t < Tensors().size(); ++t) {
     auto g = group->Input(t);
-    for (std::size_t j = 0; j < g.size(); ++j) g[j] = Gradient(rank, group->step().value, t, j);
+    for (std::size_t j = 0; j < g.size(); ++j) g[j] = ExactGradient(rank, group->step().value, t, j);
   }
 }
 
@@ -102,19 +82,19 @@ void ExpectSameBits(const Rows& a, const Rows& b) {
   }
 }
 
-class Resumed : public testing::TestWithParam<Setting> {};
+class Resumed : public testing::TestWithParam<JobSetting> {};
 
 TEST_P(Resumed, GivesTheBitsOfAJobThatRanThrough) {
   History through, parts;
   {
-    TestCluster cluster(Options(GetParam()));
+    TestCluster cluster(GetParam().Options(kWorkers));
     Train(cluster, 0, 2 * kHalf, nullptr, &through);
   }
   {
-    TestCluster cluster(Options(GetParam()));
+    TestCluster cluster(GetParam().Options(kWorkers));
     Train(cluster, 0, kHalf, nullptr, &parts);
   }
-  TestCluster cluster(Options(GetParam()));
+  TestCluster cluster(GetParam().Options(kWorkers));
   const States states = parts.states;
   Train(cluster, kHalf, 2 * kHalf, &states, &parts);
   ASSERT_FALSE(through.outputs[0].empty());
@@ -125,39 +105,39 @@ TEST_P(Resumed, GivesTheBitsOfAJobThatRanThrough) {
 // No server has a residual in the ps jobs here: none's reply is exact, linear codecs, int8_shared and topk's unions leave owners none.
 INSTANTIATE_TEST_SUITE_P(
     Jobs, Resumed,
-    testing::Values(Setting{"ps_none", 1, {"aggregation.mode=ps"}},
-                    Setting{"ring_powersgd",
+    testing::Values(JobSetting{"ps_none", 1, {"aggregation.mode=ps"}},
+                    JobSetting{"ring_powersgd",
                             0,
                             {"aggregation.mode=ring", "compression.codec=powersgd",
                              "compression.start_step=1"}},
-                    Setting{"ring_powersgd_warming_up",
+                    JobSetting{"ring_powersgd_warming_up",
                             0,
                             {"aggregation.mode=ring", "compression.codec=powersgd",
                              "compression.start_step=5"}},
-                    Setting{"ps_powersgd",
+                    JobSetting{"ps_powersgd",
                             2,
                             {"aggregation.mode=ps", "compression.codec=powersgd", "compression.start_step=4"}},
-                    Setting{"ring_randomk", 0, {"aggregation.mode=ring", "compression.codec=randomk"}},
-                    Setting{"direct_int8", 0, {"aggregation.mode=ring", "compression.codec=int8"}},
-                    Setting{"direct_onebit", 0, {"aggregation.mode=ring", "compression.codec=onebit"}},
-                    Setting{"direct_topk",
+                    JobSetting{"ring_randomk", 0, {"aggregation.mode=ring", "compression.codec=randomk"}},
+                    JobSetting{"direct_int8", 0, {"aggregation.mode=ring", "compression.codec=int8"}},
+                    JobSetting{"direct_onebit", 0, {"aggregation.mode=ring", "compression.codec=onebit"}},
+                    JobSetting{"direct_topk",
                             0,
                             {"aggregation.mode=ring", "compression.codec=topk", "compression.ratio=0.05"}},
-                    Setting{"ps_int8_shared", 2, {"aggregation.mode=ps", "compression.codec=int8_shared"}},
-                    Setting{"ps_topk_union",
+                    JobSetting{"ps_int8_shared", 2, {"aggregation.mode=ps", "compression.codec=int8_shared"}},
+                    JobSetting{"ps_topk_union",
                             2,
                             {"aggregation.mode=ps", "compression.codec=topk", "compression.ratio=0.05",
                              "compression.reply=union"}},
-                    Setting{"direct_topk_warming_up",
+                    JobSetting{"direct_topk_warming_up",
                             0,
                             {"aggregation.mode=ring", "compression.codec=topk", "compression.ratio=0.05",
                              "compression.start_step=1", "compression.warmup=0.5,0.2", "compression.warmup_steps=2"}},
-                    Setting{"direct_dgc", 0, {"aggregation.mode=ring", "compression.codec=dgc"}}),
+                    JobSetting{"direct_dgc", 0, {"aggregation.mode=ring", "compression.codec=dgc"}}),
     [](const auto& parameter) { return parameter.param.name; });
 
 // What servers keep as owners is lost between the jobs, and nothing else is.
 TEST(SavedState, OverServersOnlyTheOwnersResidualsAreLost) {
-  const Setting setting{"", 2, {"aggregation.mode=ps", "compression.codec=int8"}};
+  const JobSetting setting{"", 2, {"aggregation.mode=ps", "compression.codec=int8"}};
   std::vector<double> balance(kElements + 999);  // inputs - delivered - residuals
   History run;
   const auto subtract_owners = [&](TestCluster& cluster) {
@@ -180,7 +160,7 @@ TEST(SavedState, OverServersOnlyTheOwnersResidualsAreLost) {
   };
   States states;
   for (std::uint64_t first = 0; first < 2 * kHalf; first += kHalf) {
-    TestCluster cluster(Options(setting));
+    TestCluster cluster(setting.Options(kWorkers));
     run.outputs = Rows(kWorkers);
     // The owners' residuals are read while the workers are still in the job.
     std::mutex mutex;
@@ -229,16 +209,16 @@ TEST(SavedState, OverServersOnlyTheOwnersResidualsAreLost) {
 
 // One job's attempts at wrong state: each is refused with both values and changes nothing.
 TEST(SavedState, ThatDoesNotBelongIsRefused) {
-  const Setting setting{"", 0, {"aggregation.mode=ring", "compression.codec=int8"}};
+  const JobSetting setting{"", 0, {"aggregation.mode=ring", "compression.codec=int8"}};
   History run;
   {
-    TestCluster cluster(Options(setting));
+    TestCluster cluster(setting.Options(kWorkers));
     Train(cluster, 0, kHalf, nullptr, &run);
   }
-  const auto attempt = [&](const Setting& other, std::uint64_t first, const std::vector<TensorSpec>& tensors,
+  const auto attempt = [&](const JobSetting& other, std::uint64_t first, const std::vector<TensorSpec>& tensors,
                            const std::function<std::vector<std::byte>(std::uint32_t)>& state,
                            const std::vector<std::string>& named) {
-    TestCluster cluster(Options(other));
+    TestCluster cluster(other.Options(kWorkers));
     const auto statuses = cluster.Run([&](Client& client, std::uint32_t rank) -> Status {
       GroupOptions options;
       options.first_step = StepId(first);
@@ -278,13 +258,13 @@ TEST(SavedState, ThatDoesNotBelongIsRefused) {
 
 // A rank that goes on without its state is told from the others, whatever its codec.
 TEST(SavedState, OnSomeRanksOnlyIsAnErrorOnAll) {
-  const Setting setting{"", 1, {"aggregation.mode=ps", "compression.codec=int8"}};
+  const JobSetting setting{"", 1, {"aggregation.mode=ps", "compression.codec=int8"}};
   History run;
   {
-    TestCluster cluster(Options(setting));
+    TestCluster cluster(setting.Options(kWorkers));
     Train(cluster, 0, kHalf, nullptr, &run);
   }
-  TestCluster cluster(Options(setting));
+  TestCluster cluster(setting.Options(kWorkers));
   const auto statuses = cluster.Run([&](Client& client, std::uint32_t rank) -> Status {
     GroupOptions options;
     options.first_step = StepId(kHalf);
@@ -301,14 +281,14 @@ TEST(SavedState, OnSomeRanksOnlyIsAnErrorOnAll) {
 
 // A slab that a worker owned and servers own now: its owner's residual goes on as the worker's own.
 TEST(SavedState, OfAFormerOwnerIsNotLost) {
-  const Setting direct{"", 0, {"aggregation.mode=ring", "compression.codec=int8"}};
-  const Setting ps{"", 1, {"aggregation.mode=ps", "compression.codec=int8"}};
+  const JobSetting direct{"", 0, {"aggregation.mode=ring", "compression.codec=int8"}};
+  const JobSetting ps{"", 1, {"aggregation.mode=ps", "compression.codec=int8"}};
   History before, after;
   {
-    TestCluster cluster(Options(direct));
+    TestCluster cluster(direct.Options(kWorkers));
     Train(cluster, 0, 2, nullptr, &before);
   }
-  TestCluster cluster(Options(ps));
+  TestCluster cluster(ps.Options(kWorkers));
   Train(cluster, 2, 2, &before.states, &after);
   std::vector<double> owned(kElements + 999), moved(kElements + 999);
   for (std::uint32_t rank = 0; rank < kWorkers; ++rank) {
@@ -327,7 +307,7 @@ TEST(SavedState, OfAFormerOwnerIsNotLost) {
 }
 
 TEST(FirstStep, ThatDiffersBetweenRanksIsRefused) {
-  TestCluster cluster(Options({"", 0, {"aggregation.mode=ring"}}));
+  TestCluster cluster(JobSetting{"", 0, {"aggregation.mode=ring"}}.Options(kWorkers));
   const auto statuses = cluster.Run([](Client& client, std::uint32_t rank) -> Status {
     GroupOptions options;
     options.first_step = StepId(rank == 2 ? 8 : 7);

@@ -278,7 +278,7 @@ std::vector<FuzzBytes> ReplySeeds(const std::vector<Answering>& answers) {
         sum->Start(version, push, n, room.data());
         sum->Add(version, push, n, room.data());
         FuzzBytes seed, reply(sum->ReplyBytes(version, room.data(), n));
-        sum->Reply(version, room.data(), n, reply.data());
+        sum->Reply(version, room.data(), n, reply);
         Append(static_cast<std::uint8_t>(a), &seed);
         Append(version, &seed);
         Append(static_cast<std::uint16_t>(n - 1), &seed);

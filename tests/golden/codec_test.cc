@@ -89,7 +89,7 @@ TEST(GoldenPayload, RepliesThatAreSums) {
     sum->Start(answer.version, push, slab.size(), bytes);
     sum->Add(answer.version, push, slab.size(), bytes);
     std::vector<std::byte> reply(sum->ReplyBytes(answer.version, bytes, slab.size()));
-    sum->Reply(answer.version, bytes, slab.size(), reply.data());
+    sum->Reply(answer.version, bytes, slab.size(), reply);
     const std::vector<std::byte> pinned = Pinned(name, reply);
     EXPECT_EQ(sum->Validate(answer.version, pinned, slab.size()).value(), pinned.size());
   }

@@ -1,5 +1,6 @@
 #include "tests/support/cluster.h"
 
+#include <ostream>
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -109,6 +110,12 @@ std::vector<Status> TestCluster::Run(const Body& body) {
   }
   for (std::thread& thread : threads) thread.join();
   return statuses;
+}
+
+void PrintTo(const JobSetting& setting, std::ostream* out) { *out << setting.name; }
+
+float ExactGradient(std::uint32_t rank, std::uint64_t step, std::uint32_t tensor, std::size_t element) {
+  return static_cast<float>((element * 31 + rank * 17 + step * 5 + tensor * 7) % 16'001) / 64.0F - 125.0F;
 }
 
 std::string Failures(const std::vector<Status>& statuses) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <iosfwd>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,6 +22,20 @@ struct ClusterOptions {
   std::vector<std::string> settings;  // "section.key=value", for everybody
   std::function<std::vector<std::string>(std::uint32_t rank)> rank_settings;  // further ones, per worker
 };
+
+// A job of a table of tests.
+struct JobSetting {
+  const char* name;
+  std::uint32_t servers = 0;
+  std::vector<std::string> settings = {};
+  bool exact = true;  // every number is exact in fp32
+
+  ClusterOptions Options(std::uint32_t workers) const { return {workers, servers, settings, {}}; }
+};
+void PrintTo(const JobSetting& setting, std::ostream* out);
+
+// Multiples of 1/64 below 2^8, whose sums over few workers and steps are exact.
+float ExactGradient(std::uint32_t rank, std::uint64_t step, std::uint32_t tensor, std::size_t element);
 
 class TestCluster {
  public:

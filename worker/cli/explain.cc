@@ -140,8 +140,8 @@ class Trial {
     sum_->Start(version, push, slab.elements, sum.data());
     std::vector<std::byte> reply(sum_->ReplyBytes(version, sum.data(), slab.elements));
     if (reply.empty()) return false;
-    sum_->Reply(version, sum.data(), slab.elements, reply.data());
-    return sum_->Decode(version, reply, slab.elements, state_.scales.Old(u), out, state_.scales.Next(u));
+    sum_->Reply(version, sum.data(), slab.elements, reply);
+    return state_.Decode(*codec_, sum_.get(), reply, u, slab.elements, out);
   }
 
   const Layout layout_;

@@ -31,7 +31,7 @@ Bytes SumOf(const OwnerSum& sum, std::uint8_t version, const std::vector<Bytes>&
     }
   }
   Bytes reply(sum.ReplyBytes(version, bytes, n));
-  if (!reply.empty()) sum.Reply(version, bytes, n, reply.data());
+  if (!reply.empty()) sum.Reply(version, bytes, n, reply);
   if (version + 1 == sum.versions()) {
     EXPECT_LE(reply.size(), sum.UsualReplyBytes(n));
   }
