@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/check.h"
+#include "common/config/checks.h"
 #include "compress/feedback_blocks.h"
 #include "compress/flush_denormals.h"
 #include "compress/owner_sum.h"
@@ -50,8 +51,6 @@ constexpr bool IdsAndNamesAreUnique() {
   return true;
 }
 static_assert(IdsAndNamesAreUnique(), "codecs.inc gives an id or a name twice");
-
-constexpr std::size_t kMaxWarmup = 16;
 
 Status CheckOneOf(std::string_view option, const std::string& value, std::initializer_list<std::string_view> valid) {
   std::string list;
@@ -146,29 +145,9 @@ Status CheckCompression(const Config::Compression& options) {
   TALLY_RETURN_IF_ERROR(CheckOneOf("scale", options.scale, {"pow2", "absmax"}));
   TALLY_RETURN_IF_ERROR(CheckOneOf("topk_values", options.topk_values, {"fp32", "fp16"}));
   TALLY_RETURN_IF_ERROR(CheckOneOf("randomk_scale", options.randomk_scale, {"auto", "none", "stratum"}));
-  if (options.codec == "randomk" && options.randomk_scale == "stratum" && options.error_feedback) {
-    return InvalidArgument("compression.randomk_scale = \"stratum\" makes a residual grow: take none, or switch "
-                           "compression.error_feedback off");
-  }
   TALLY_RETURN_IF_ERROR(CheckOneOf("reply", options.reply, {"same", "union"}));
-  if (options.reply == "union" && options.codec != "topk" && options.codec != "dgc") {
-    return InvalidArgument("compression.reply = \"union\" is for topk and dgc, not for " + options.codec);
-  }
-  if (options.codec == "int8_shared" && (options.scale != "pow2" || options.rounding == "stochastic")) {
-    return InvalidArgument("compression.codec = \"int8_shared\" has scales that are powers of two and rounds to nearest: "
-                           "leave compression.scale and compression.rounding, or take int8");
-  }
-  if (options.codec == "dgc" && !options.error_feedback) {
-    return InvalidArgument("compression.codec = \"dgc\" is error feedback with momentum: leave "
-                           "compression.error_feedback on, or take topk");
-  }
-  if (!options.warmup.empty() && options.codec != "topk" && options.codec != "dgc") {
-    return InvalidArgument("compression.warmup is for topk and dgc, not for " + options.codec);
-  }
-  if (options.warmup.empty() != (options.warmup_steps == 0) || options.warmup.size() > kMaxWarmup) {
-    return InvalidArgument("compression.warmup has " + std::to_string(options.warmup.size()) +
-                           " ratios and compression.warmup_steps is " + std::to_string(options.warmup_steps) +
-                           ": expected up to " + std::to_string(kMaxWarmup) + " ratios and the steps for each, or neither");
+  if (const auto faults = CodecOptionFaults(options); !faults.empty()) {
+    return InvalidArgument(std::string(faults.front().name) + ": " + faults.front().text);
   }
   for (const double ratio : options.warmup) {
     if (!(ratio >= 1e-6 && ratio <= 1.0)) {

@@ -108,6 +108,39 @@ void CheckTogether(const Config& config, bool own_server, const OriginOf& origin
   if (!config.link.nic.empty() && config.link.rate_bits == 0) {
     add("link.nic", "an emulated NIC needs link.rate");
   }
+  for (const CodecOptionFault& fault : CodecOptionFaults(config.compression)) add(fault.name, fault.text);
+}
+
+std::vector<CodecOptionFault> CodecOptionFaults(const Config::Compression& options) {
+  constexpr std::size_t kMaxWarmup = 16;
+  const std::string& codec = options.codec;
+  const bool selects = codec == "topk" || codec == "dgc";
+  std::vector<CodecOptionFault> faults;
+  const auto add = [&faults](std::string_view name, std::string text) { faults.push_back({name, std::move(text)}); };
+  if (codec == "randomk" && options.randomk_scale == "stratum" && options.error_feedback) {
+    add("compression.randomk_scale",
+        "\"stratum\" makes a residual grow: take none, or switch compression.error_feedback off");
+  }
+  if (options.reply == "union" && !selects) {
+    add("compression.reply", "\"union\" is for topk and dgc, not for " + codec);
+  }
+  if (codec == "int8_shared" && options.scale != "pow2") {
+    add("compression.scale", "int8_shared has scales that are powers of two: leave \"pow2\", or take int8");
+  }
+  if (codec == "int8_shared" && options.rounding == "stochastic") {
+    add("compression.rounding", "int8_shared rounds to nearest: leave \"auto\", or take int8");
+  }
+  if (codec == "dgc" && !options.error_feedback) {
+    add("compression.error_feedback", "dgc is error feedback with momentum: leave it on, or take topk");
+  }
+  if (!options.warmup.empty() && !selects) {
+    add("compression.warmup", "it is for topk and dgc, not for " + codec);
+  } else if (options.warmup.empty() != (options.warmup_steps == 0) || options.warmup.size() > kMaxWarmup) {
+    add("compression.warmup", std::to_string(options.warmup.size()) + " ratios, and compression.warmup_steps is " +
+                                  std::to_string(options.warmup_steps) + ": expected up to " +
+                                  std::to_string(kMaxWarmup) + " ratios and the steps for each, or neither");
+  }
+  return faults;
 }
 
 void CheckAddresses(const Config& config, const OriginOf& origin, std::vector<std::string>* errors) {

@@ -341,6 +341,26 @@ TEST(JobConfig, DamagedTextNeverCrashes) {
   }
 }
 
+TEST(Config, CodecOptionsThatDoNotGoTogetherAreNamedWithAllElse) {
+  const TempFile file("[aggregation]\nmode = \"ring\"\n[compression]\ncodec = \"int8\"\nwarmup = [0.5]\n"
+                      "reply = \"union\"\n[membership]\ndead = \"1ms\"\n");
+  ConfigSources sources;
+  sources.file = file.path();
+  const std::string text = Fault(sources);
+  EXPECT_THAT(text, HasSubstr(file.path() + ":5: compression.warmup"));
+  EXPECT_THAT(text, HasSubstr(file.path() + ":6: compression.reply"));
+  EXPECT_THAT(text, HasSubstr(file.path() + ":8: membership.dead"));
+  for (const std::vector<std::string>& wrong : std::vector<std::vector<std::string>>{
+           {"compression.codec=topk", "compression.warmup=0.5"},
+           {"compression.codec=topk", "compression.warmup_steps=5"},
+           {"compression.codec=dgc", "compression.error_feedback=false"},
+           {"compression.codec=randomk", "compression.randomk_scale=stratum"},
+           {"compression.codec=int8_shared", "compression.scale=absmax"},
+           {"compression.codec=int8_shared", "compression.rounding=stochastic"}}) {
+    EXPECT_THAT(Fault(Overrides(wrong)), HasSubstr("compression.")) << wrong[1];
+  }
+}
+
 TEST(JobConfig, DifferencesNameTheKeysWithBothValues) {
   const Result<LoadedConfig> ours = LoadConfig(Overrides({"compression.codec=int8", "compression.exclude=a,b"}));
   const Result<LoadedConfig> theirs = LoadConfig(Overrides({"bucket.cap=1MiB"}));
