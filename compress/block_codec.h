@@ -1,5 +1,5 @@
 // BlockCodec: a codec whose payload is a row of blocks, each encoded by itself, from a Format that says how one block
-// is. These plain loops define the bytes. A Format has
+// is. These plain loops define the bytes. A Format has, besides Saturated(in, n) if its range is narrow,
 //   kId, kName, kTraits, kBlock (elements of a block), Bytes(n) of a block of n elements, 0 for none, and
 //   Encode(key, first, p, n, out), Decode(in, n, out), Check(block number, in, n), where p is the slab's from `first`.
 #pragma once
@@ -56,6 +56,16 @@ class BlockCodec : public Codec {
     ForEachBlock<Format>(n, [&](std::size_t first, std::size_t count) {
       Format::Decode(payload.data() + BlockStart<Format>(first), count, out + first);
     });
+  }
+
+  std::size_t Saturated(std::span<const std::byte> payload, std::size_t n) const final {
+    std::size_t count = 0;
+    if constexpr (requires { Format::Saturated(payload.data(), n); }) {
+      ForEachBlock<Format>(n, [&](std::size_t first, std::size_t of) {
+        count += Format::Saturated(payload.data() + BlockStart<Format>(first), of);
+      });
+    }
+    return count;
   }
 
   void DecodeAdd(std::span<const std::byte> payload, std::size_t n, float* acc) const override {

@@ -74,6 +74,9 @@ const Known* FindKnown(std::string_view name) {
 
 Result<std::unique_ptr<Codec>> Make(const CodecEntry* entry, const std::string& asked,
                                     const Config::Compression& options) {
+  if (asked == kCodecAuto) {
+    return InvalidArgument("codec auto is picked as a job starts and means nothing here: name a codec");
+  }
   if (entry == nullptr) {
     std::string list;
     for (const Known& codec : kKnown) list += (list.empty() ? "" : ", ") + std::string(codec.name);
@@ -131,6 +134,8 @@ bool Codec::EncodeShared(const float*, float, const float*, const float*, float*
   return false;
 }
 
+std::size_t Codec::Saturated(std::span<const std::byte>, std::size_t) const { return 0; }
+
 std::unique_ptr<OwnerSum> Codec::MakeOwnerSum(std::uint32_t) const { return nullptr; }
 
 float Codec::ClipFactor(const float*, std::size_t, double, std::uint32_t) const { return 1.0F; }
@@ -172,6 +177,10 @@ Status CheckCompression(const Config::Compression& options) {
 }
 
 Result<CodecTraits> TraitsOfCodec(std::string_view name, const Config::Compression& options) {
+  if (name == kCodecAuto) {
+    TALLY_RETURN_IF_ERROR(CheckCompression(options));
+    return CodecTraits{.lossy = true};
+  }
   const Known* known = FindKnown(name);
   if (known != nullptr && known->linear) {
     TALLY_RETURN_IF_ERROR(CheckCompression(options));

@@ -15,6 +15,7 @@
 namespace tally {
 
 inline constexpr std::uint8_t kCodecNone = 0;  // payload = the fp32 numbers themselves
+inline constexpr std::string_view kCodecAuto = "auto";  // a setting, not a codec: the coordinator picks (advisor.h)
 
 // Who takes a slab's mean (DESIGN §5): the owner before encoding the reply, or each receiver after decoding.
 enum class DividedBy : std::uint8_t { kOwner, kReceiver };
@@ -82,6 +83,10 @@ class Codec {
   // alone that it does not carry (a -0 there stays; sums of decoded values hold none).
   virtual void DecodeAdd(std::span<const std::byte> payload, std::size_t n, float* acc) const = 0;
 
+  // How many numbers of a payload are the largest that the codec has: finite ones beyond its range become these. 0 where
+  // a codec's range is fp32's or adapts to the numbers.
+  virtual std::size_t Saturated(std::span<const std::byte> payload, std::size_t n) const;
+
   // How owners sum and answer, if not by the above; not null where traits say exact_reply. This codec outlives it.
   virtual std::unique_ptr<OwnerSum> MakeOwnerSum(std::uint32_t workers) const;
 
@@ -107,7 +112,8 @@ Result<std::unique_ptr<Codec>> MakeCodec(std::uint8_t id, const Config::Compress
 
 // What MakeCodec checks of the options. Errors: kInvalidArgument naming the option that is out of range.
 Status CheckCompression(const Config::Compression& options);
-// Traits of any codec of the table, the linear ones (linear.h) included. Errors as MakeCodec.
+// Traits of any codec of the table, the linear ones (linear.h) included; of kCodecAuto those of whatever it may come to.
+// Errors as MakeCodec.
 Result<CodecTraits> TraitsOfCodec(std::string_view name, const Config::Compression& options);
 
 // Whether replies and pushes round stochastically: `rounding`, where auto = only without error feedback.

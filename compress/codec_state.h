@@ -18,6 +18,7 @@ struct CodecState {
   ErrorFeedback feedback;
   ErrorFeedback velocity;  // of codecs with momentum
   SharedScales scales;     // of codecs whose codes add up as integers
+  std::uint64_t saturated = 0;  // numbers encoded so far that were beyond their codec's range (Codec::Saturated)
 
   // Of what Encode makes in this step (FrameHeader::codec_version).
   std::uint8_t Version(const Codec& codec) const { return codec.traits().integer_sum && scales.known() ? 1 : 0; }
@@ -28,13 +29,7 @@ struct CodecState {
 
   // A reply of the slab that has passed CheckReply -> out, and the scales of the next step. False if a sum is not finite.
   bool Decode(const Codec& codec, const OwnerSum* sum, std::span<const std::byte> reply, std::uint32_t slab_number,
-              std::size_t n, float* out) {
-    if (sum == nullptr) {
-      codec.Decode(reply, n, out);
-      return true;
-    }
-    return sum->Decode(Version(codec), reply, n, scales.Old(slab_number), out, scales.Next(slab_number));
-  }
+              std::size_t n, float* out);
 
   void Commit() {
     feedback.Commit();
@@ -46,20 +41,10 @@ struct CodecState {
     velocity.Drop();
     scales.Drop();
   }
-};
 
-inline bool CodecState::Encode(const Codec& codec, const EncodeKey& key, const Slab& slab, std::uint32_t slab_number,
-                               const float* g, float w, std::byte* out) {
-  const std::size_t n = slab.elements;
-  const CodecTraits traits = codec.traits();
-  if (!traits.lossy) return codec.EncodeWithFeedback(key, g, w, nullptr, nullptr, n, out);  // before the codec begins
-  const float* e = feedback.Old(slab);
-  float* e_out = feedback.Next(slab);
-  if (traits.momentum) {
-    return codec.EncodeWithMomentum(key, g, w, velocity.Old(slab), velocity.Next(slab), e, e_out, n, out);
-  }
-  if (Version(codec) != 0) return codec.EncodeShared(g, w, e, scales.Old(slab_number), e_out, n, out);
-  return codec.EncodeWithFeedback(key, g, w, e, e_out, n, out);
-}
+ private:
+  bool EncodeUncounted(const Codec& codec, const EncodeKey& key, const Slab& slab, std::uint32_t slab_number,
+                       const float* g, float w, std::byte* out);
+};
 
 }  // namespace tally

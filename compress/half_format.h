@@ -39,6 +39,12 @@ struct HalfFormat {
     return Status::Ok();
   }
 
+  static std::size_t Saturated(const std::byte* in, std::size_t n) {
+    std::uint32_t count = 0;
+    for (std::size_t i = 0; i < n; ++i) count += (Code(in, i) & 0x7FFFu) == Half::kInfinity - 1U ? 1U : 0U;
+    return count;
+  }
+
  private:
   static std::uint16_t Code(const std::byte* in, std::size_t i) {
     std::uint16_t code = 0;

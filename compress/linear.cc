@@ -40,6 +40,7 @@ Result<std::unique_ptr<LinearCodec>> MakeLinearCodec(std::uint8_t id, const Conf
 }
 
 Result<TravelBytes> TensorBytes(const TensorSpec& tensor, std::uint32_t workers, const Config::Compression& options) {
+  if (options.codec == kCodecAuto) return Unsupported("what codec auto sends is known once a job has started");
   const std::uint64_t n = tensor.elements.value;
   const Cut cut = CutTensor(n, workers);
   std::uint8_t id = CodecForTensor(tensor.name, n, options);

@@ -30,6 +30,9 @@ class WrappedCodec : public Codec {
   void DecodeAdd(std::span<const std::byte> payload, std::size_t n, float* acc) const override {
     inner_->DecodeAdd(payload, n, acc);
   }
+  std::size_t Saturated(std::span<const std::byte> payload, std::size_t n) const override {
+    return inner_->Saturated(payload, n);
+  }
   std::unique_ptr<OwnerSum> MakeOwnerSum(std::uint32_t workers) const override { return inner_->MakeOwnerSum(workers); }
 
  protected:

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -99,8 +100,15 @@ int Serve(const Flags& flags) {
 
   auto server = Server::Start(config, logger->get());
   if (!server.ok()) return Complain(server.status());
+  std::optional<Status> outcome;  // of the first job, if it is to be the last; read once the server has stopped
   if (config.server.exit_when_done) {
-    (*server)->Post([s = server->get()] { s->on_job_ended = [] { kill(getpid(), SIGUSR1); }; });
+    (*server)->Post([s = server->get(), &outcome] {
+      s->on_job_ended = [&outcome](const Status& how) {
+        if (outcome.has_value()) return;
+        outcome = how;
+        kill(getpid(), SIGUSR1);
+      };
+    });
   }
   if (!flags.port_file.empty()) {
     if (const Status status = WriteWhole(flags.port_file, (*server)->control_address() + "\n"); !status.ok()) {
@@ -124,7 +132,11 @@ int Serve(const Flags& flags) {
       return Complain(status);
     }
   }
-  return 0;
+  // Where everything is asked to stop, the word of others may come before ours.
+  sigset_t pending;
+  sigpending(&pending);
+  const bool asked = signal != SIGUSR1 || sigismember(&pending, SIGTERM) == 1 || sigismember(&pending, SIGINT) == 1;
+  return asked || outcome->ok() ? 0 : Complain(*outcome);
 }
 
 }  // namespace
@@ -146,7 +158,7 @@ int main(int argc, char** argv) {
   CLI::Option* listen = app.add_option("--listen", flags.listen, "control address, tcp://host:port (port 0: any free one)");
   CLI::Option* index = app.add_option("--index", flags.index, "this server's place in servers.addresses");
   app.add_option("--port-file", flags.port_file, "write the real control address here once ready");
-  app.add_flag("--exit-when-done", flags.exit_when_done, "end after the first job has ended");
+  app.add_flag("--exit-when-done", flags.exit_when_done, "end after the first job has ended, with its exit code");
   app.add_option("--report", flags.report, "write counters as JSON here at exit");
   try {
     app.parse(argc, argv);

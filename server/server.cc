@@ -80,7 +80,7 @@ Status Server::Begin() {
     CoordinatorOptions coordinator;
     coordinator.version = kVersion;
     coordinator.incarnation = incarnation_;
-    coordinator_host_ = std::make_unique<CoordinatorHost>(&loop_, logger_, coordinator);
+    coordinator_host_ = std::make_unique<CoordinatorHost>(&loop_, logger_, config_.link.rate_bits, coordinator);
     TALLY_ASSIGN_OR_RETURN(control_address_, coordinator_host_->Listen(control_transport_.get(), config_.server.listen, Role::kServer));
     coordinator_ = control_address_;
   } else {
@@ -99,7 +99,7 @@ Status Server::Begin() {
                            control_transport_->Listen(config_.server.listen, self, signpost_.get()));
   }
 
-  links_ = std::make_unique<DataLinks>(&loop_, this, config_.link.egress_bytes);
+  links_ = std::make_unique<DataLinks>(&loop_, this, logger_, config_.link.egress_bytes);
   const std::string host = config_.server.data_bind.empty()
                                ? (where.host.find(':') == std::string::npos ? where.host : "[" + where.host + "]")
                                : config_.server.data_bind;
@@ -200,16 +200,16 @@ void Server::OnJobFailed(const Status& why) {
   // Without its coordinator a server has no job; it comes back when the coordinator does.
   if (stopping_) return;
   logger_->Warn("no coordinator", {{"why", why.text()}});
-  OnJobEnded();
+  OnJobEnded(why);
   loop_.After(kRejoin, [this] {
     if (!stopping_) Join();
   });
 }
 
-void Server::OnJobEnded() {
+void Server::OnJobEnded(const Status& how) {
   if (!running_) return;
   EndJob();
-  if (on_job_ended) on_job_ended();
+  if (on_job_ended) on_job_ended(how);
 }
 
 void Server::EndJob() {
@@ -240,7 +240,7 @@ void Server::Collect() {
 void Server::Fail(const Status& why) {
   if (!running_) return;
   Report(why);
-  loop_.Post([this] { OnJobEnded(); });
+  loop_.Post([this, why] { OnJobEnded(why); });
 }
 
 void Server::Report(const Status& why) {

@@ -42,8 +42,8 @@ class Server final : public LinkHandler, public MembershipEvents {
 
   // Lets the step in progress end (at most `bound`), flushes replies, tells the job, stops. Idempotent.
   void Stop(Nanos bound);
-  // Runs once, on the loop, when a job has ended.
-  std::function<void()> on_job_ended;
+  // Runs on the loop when a job has ended: ok, or why it failed.
+  std::function<void(const Status& how)> on_job_ended;
   void Post(std::function<void()> task) { loop_.Post(std::move(task)); }
   EventLoop& loop() { return loop_; }
   ServerStats Stats();
@@ -56,7 +56,7 @@ class Server final : public LinkHandler, public MembershipEvents {
   void OnLayout(LayoutMessage message) override;
   void OnVerdict(const VerdictMessage& verdict) override;
   void OnJobFailed(const Status& why) override;
-  void OnJobEnded() override;
+  void OnJobEnded(const Status& how) override;
 
  private:
   class Signpost;  // answers on the control address of a server that does not coordinate

@@ -109,12 +109,12 @@ Status Engine::Begin() {
     CoordinatorOptions coordinator_options;
     coordinator_options.version = kVersion;
     coordinator_options.incarnation = incarnation_;
-    coordinator_host_ = std::make_unique<CoordinatorHost>(&loop_, logger_.get(), coordinator_options);
+    coordinator_host_ = std::make_unique<CoordinatorHost>(&loop_, logger_.get(), c.link.rate_bits, coordinator_options);
     TALLY_ASSIGN_OR_RETURN(coordinator, coordinator_host_->Listen(control_transport_.get(), coordinator, Role::kWorker));
   }
   loaded_.config.coordinator.address = coordinator;
 
-  links_ = std::make_unique<DataLinks>(&loop_, this, c.link.egress_bytes);
+  links_ = std::make_unique<DataLinks>(&loop_, this, logger_.get(), c.link.egress_bytes);
   links_->on_change = [this] { CheckJoined(); };
   links_->on_error = [this](const Status& why) { Fail(why); };
   if (workers_ > 1 && (exchange_ == ExchangeKind::kSchedule || worker_shares_)) {
@@ -319,6 +319,13 @@ void Engine::OnVerdict(const VerdictMessage& verdict) {
   if (found == groups_.end()) return;
   ++(verdict.commit ? committed_ : skipped_);
   found->second->OnVerdict(verdict);
+  if (found->second->saturated() == 0 || std::exchange(told_saturated_, true)) return;
+  const Config::Compression& compression = loaded_.config.compression;
+  logger_->Warn("gradients beyond the codec's range",
+                {{"codec", compression.codec},
+                 {"numbers", found->second->saturated()},
+                 {"group", found->second->tables().message.name},
+                 {"what_exceeds", compression.error_feedback ? "waits in the residual" : "is lost"}});
 }
 
 void Engine::OnJobFailed(const Status& why) { SetFailure(why); }

@@ -147,6 +147,7 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   std::map<std::pair<std::uint64_t, int>, GroupRuntime*> collectives_;  // by element count and op; caller side
   std::uint64_t last_call_ = 0;                                         // caller side
   std::uint64_t committed_ = 0, skipped_ = 0;
+  bool told_saturated_ = false;
 };
 
 }  // namespace tally

@@ -248,6 +248,7 @@ ClientStats Engine::Stats() {
     stats->steps_skipped = skipped_;
     stats->pool_allocations = pool_.stats().allocations;
     for (const auto& [id, group] : groups_) {
+      stats->saturated += group->saturated();
       stats->residual_l1 += group->feedback().L1();
       stats->residual_bytes += group->feedback().bytes() + group->velocity().bytes();
     }

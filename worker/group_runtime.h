@@ -57,6 +57,7 @@ class GroupRuntime final : public ExchangeEnvironment {
   const GroupTables& tables() const { return *tables_; }
   const ErrorFeedback& feedback() const { return state_.feedback; }
   const ErrorFeedback& velocity() const { return state_.velocity; }
+  std::uint64_t saturated() const { return state_.saturated; }
   // group_state.cc: what codecs carry from step to step, between steps. `owner`: this process's of the group, or null.
   SavedState Save(const ResidualOrigin& origin, const Owner* owner) const;
   // Errors, with nothing changed: kMismatch (both values), kCorrupt, kInvalidArgument (a step is open).

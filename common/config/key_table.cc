@@ -10,14 +10,15 @@
 namespace tally {
 namespace {
 
-// The codecs' names, as the table of compress/ has them; nothing else of it is known here.
+// The codecs' names, as the table of compress/ has them, and what stands for one of them (compress/advisor.h); nothing
+// else of it is known here.
 constexpr std::string_view kCodecNames =
 #define TALLY_CODEC(id, name, factory) name " "
 #define TALLY_LINEAR_CODEC(id, name, factory) name " "
 #include "compress/codecs.inc"
 #undef TALLY_LINEAR_CODEC
 #undef TALLY_CODEC
-    ;
+    "auto";
 
 constexpr KeySpec kKeys[] = {
 #define TALLY_KEY(section, key, field, kind, scope, hot, help)                                              \

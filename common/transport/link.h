@@ -102,7 +102,7 @@ class Acceptor {
   virtual Status OnHello(const LinkIdentity& peer) = 0;
   // The link is up; set link->handler here. Called right after an accepted OnHello.
   virtual void OnAccepted(std::unique_ptr<Link> link) = 0;
-  // Bad bytes from a peer: counted, logged once per listener by the transport; the connection is gone already.
+  // Bad bytes from a peer, or none in time; `why` names it. The connection is gone already.
   virtual void OnRejected(const Status& why) { (void)why; }
 };
 

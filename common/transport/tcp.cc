@@ -105,7 +105,7 @@ class Listener {
                                                       listener->context_->options, std::move(socket))) {
       connection_->Start(this);
       timer_ = loop().After(listener->context_->options.hello_timeout, [this] {
-        listener_->Reject(this, Timeout("no hello from " + connection_->remote_address() + " in time"));
+        listener_->Reject(this, Timeout("no hello in time"));
       });
     }
     ~Stranger() {
@@ -119,6 +119,7 @@ class Listener {
       (void)connection_->Send(HandshakeHeader(FrameKind::kWelcome, listener_->self_), refusal, {});
       connection_->Close();
     }
+    const std::string& remote_address() const { return connection_->remote_address(); }
     std::shared_ptr<TcpConnection> Take() { return std::move(connection_); }
 
    private:
@@ -180,8 +181,9 @@ class Listener {
   }
 
   void Reject(Stranger* stranger, const Status& why) {
+    const Status named = why.WithContext("from " + stranger->remote_address());
     Forget(stranger);
-    acceptor_->OnRejected(why);
+    acceptor_->OnRejected(named);
   }
 
   void Forget(Stranger* stranger) {

@@ -311,8 +311,9 @@ void ZmqSocket::DispatchFromStranger(Arrived& arrived) {
   FrameHeader header;
   const Status status = ReadFrame(arrived, kMaxHandshakeHeaderBytes, kMaxHandshakePayloadBytes, &header);
   if (status.ok()) return owner_->OnStranger(arrived.routing_id, descriptor, header, arrived.payload.bytes());
+  const Status named = status.WithContext("from " + RemoteAddress(descriptor));
   Fence(arrived.routing_id, descriptor, Nanos::zero());
-  owner_->OnRejected(status);
+  owner_->OnRejected(named);
 }
 
 void ZmqSocket::Deliver(ZmqLink& link, Frame& frame) {

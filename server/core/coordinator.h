@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,6 +29,8 @@ struct CoordinatorOptions {
   std::string version;
   std::uint64_t incarnation = 1; // seeds the job hash, with the job's name
   Nanos speak_up = std::chrono::seconds(5);
+  // The name of the codec that compression.codec = auto stands for in a job; asked once per job. Unset: none.
+  std::function<std::string(const Config& job, std::uint32_t workers)> advise_codec;
 };
 
 class Coordinator {

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "common/transport/wire_speed.h"
+#include "compress/advisor.h"
 #include "server/core/membership.h"
 
 namespace tally {
@@ -11,8 +13,10 @@ constexpr Nanos kSilence = std::chrono::seconds(10);  // from hello to the first
 constexpr std::size_t kMaxConnections = 8192;         // twice the members that a job may have
 }
 
-CoordinatorHost::CoordinatorHost(EventLoop* loop, Logger* logger, CoordinatorOptions options)
-    : loop_(loop), logger_(logger), options_(std::move(options)) {}
+CoordinatorHost::CoordinatorHost(EventLoop* loop, Logger* logger, double rate_bits, CoordinatorOptions options)
+    : loop_(loop), logger_(logger), rate_bits_(rate_bits), options_(std::move(options)), rejections_(logger) {
+  options_.advise_codec = [this](const Config& job, std::uint32_t workers) { return AdviseCodec(job, workers); };
+}
 
 CoordinatorHost::~CoordinatorHost() {
   *alive_ = false;
@@ -28,6 +32,27 @@ Result<std::string> CoordinatorHost::Listen(Transport* control, std::string_view
   coordinator_ = std::make_unique<Coordinator>(options_);
   Tick();
   return options_.listening_on;
+}
+
+// Holds the loop up for the time of the measurement, some tens of milliseconds, once per job.
+std::string CoordinatorHost::AdviseCodec(const Config& job, std::uint32_t workers) {
+  const Result<EndpointParts> where = ParseEndpoint(options_.listening_on);
+  const WireSpeed wire = SpeedOfWire(rate_bits_, where.ok() ? where->host : "");
+  const Result<ModeExpansion> mode = ExpandMode(job);
+  AdviceQuestion question;
+  question.bytes_per_s = wire.bytes_per_s;
+  question.workers = workers;
+  question.servers = static_cast<std::uint32_t>(job.servers.addresses.size());
+  question.server_shares = mode.ok() && mode->server_shares;
+  question.worker_shares = mode.ok() && mode->worker_shares;
+  const Advice advice = tally::AdviseCodec(question, MeasureCodecCosts(job.compression, SteadyClock()));
+  logger_->Info("codec auto", {{"codec", advice.codec},
+                               {"why", advice.reason},
+                               {"nic_mbit", wire.bytes_per_s * 8e-6},
+                               {"nic", wire.source},
+                               {"workers", workers},
+                               {"servers", question.servers}});
+  return advice.codec;
 }
 
 ConnectionId CoordinatorHost::IdOf(const Link& link) { return reinterpret_cast<ConnectionId>(link.context); }
@@ -48,7 +73,7 @@ void CoordinatorHost::OnAccepted(std::unique_ptr<Link> link) {
   silent_[id] = loop_->Now();
 }
 
-void CoordinatorHost::OnRejected(const Status&) { ++rejected_; }
+void CoordinatorHost::OnRejected(const Status& why) { rejections_.Note(why, loop_->Now()); }
 
 void CoordinatorHost::OnFrame(Link& link, Frame& frame) {
   const ConnectionId id = IdOf(link);
@@ -57,7 +82,7 @@ void CoordinatorHost::OnFrame(Link& link, Frame& frame) {
   if (message.ok()) {
     coordinator_->OnMessage(id, message.value(), loop_->Now());
   } else if (message.status().kind() != StatusKind::kUnsupported) {
-    ++rejected_;
+    rejections_.Note(message.status().WithContext("from " + link.Describe()), loop_->Now());
     coordinator_->OnDisconnect(id, message.status(), loop_->Now());
     CloseSoon(id);
   }
@@ -103,8 +128,11 @@ void CoordinatorHost::Tick() {
   const TimePoint now = loop_->Now();
   std::erase_if(silent_, [&](const auto& entry) {
     if (now - entry.second < kSilence) return false;
-    links_.erase(entry.first);
-    ++rejected_;
+    const auto link = links_.find(entry.first);
+    if (link != links_.end()) {
+      rejections_.Note(Timeout("nothing came from " + link->second->Describe() + " after its hello"), now);
+      links_.erase(link);
+    }
     return true;
   });
   coordinator_->OnTick(now);

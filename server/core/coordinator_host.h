@@ -14,13 +14,14 @@
 #include "common/transport/link.h"
 #include "server/core/control_sender.h"
 #include "server/core/coordinator.h"
+#include "server/core/rejections.h"
 
 namespace tally {
 
 class CoordinatorHost final : public Acceptor, public LinkHandler {
  public:
-  // `logger` outlives this.
-  CoordinatorHost(EventLoop* loop, Logger* logger, CoordinatorOptions options);
+  // `logger` outlives this. `rate_bits`: link.rate of this process.
+  CoordinatorHost(EventLoop* loop, Logger* logger, double rate_bits, CoordinatorOptions options);
   ~CoordinatorHost() override;
 
   // Binds and starts to serve; returns the real endpoint. Peers know it by the role that it lives in, rank or server 0.
@@ -28,7 +29,7 @@ class CoordinatorHost final : public Acceptor, public LinkHandler {
   Result<std::string> Listen(Transport* control, std::string_view endpoint, Role lives_in);
 
   const Coordinator& coordinator() const { return *coordinator_; }
-  std::uint64_t rejected() const { return rejected_; }  // connections refused for bad bytes
+  std::uint64_t rejected() const { return rejections_.count(); }  // connections refused for bad bytes
 
   Status OnHello(const LinkIdentity& peer) override;
   void OnAccepted(std::unique_ptr<Link> link) override;
@@ -40,10 +41,12 @@ class CoordinatorHost final : public Acceptor, public LinkHandler {
   void Tick();
   void Flush();
   void CloseSoon(ConnectionId id);
+  std::string AdviseCodec(const Config& job, std::uint32_t workers);
   static ConnectionId IdOf(const Link& link);
 
   EventLoop* loop_;
   Logger* logger_;
+  const double rate_bits_;
   CoordinatorOptions options_;
   std::unique_ptr<Coordinator> coordinator_;
   std::vector<CoordinatorOutput> outputs_;  // being sent
@@ -52,7 +55,7 @@ class CoordinatorHost final : public Acceptor, public LinkHandler {
   ConnectionId next_id_ = 1;
   EventLoop::TimerId tick_timer_ = 0;
   std::map<ConnectionId, TimePoint> silent_;  // accepted, no message yet
-  std::uint64_t rejected_ = 0;
+  Rejections rejections_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -56,6 +56,7 @@ struct Job {
   std::vector<Seat> seats;
   std::vector<std::optional<DeclareMessage>> declared;
   std::vector<Group> groups;
+  std::string auto_codec;  // what codec auto stands for, once a group was planned
 
   std::uint32_t world() const { return first.world; }
 };

@@ -3,6 +3,7 @@
 #include <charconv>
 #include <utility>
 
+#include "compress/codec.h"
 #include "server/core/coordinator_state.h"
 #include "server/core/group_plan.h"
 
@@ -50,7 +51,11 @@ void Coordinator::Impl::PublishGroup(TimePoint now) {
   }
   if (!why.ok()) return FailJob(Failure(why), 0, now);
 
-  Result<LayoutMessage> planned = PlanGroup(declarations, job->config);
+  if (job->auto_codec.empty()) {
+    const bool asked = job->config.compression.codec == kCodecAuto && options.advise_codec;
+    job->auto_codec = asked ? options.advise_codec(job->config, job->world()) : "none";
+  }
+  Result<LayoutMessage> planned = PlanGroup(declarations, job->config, job->auto_codec);
   if (!planned.ok()) return FailJob(Failure(planned.status()), 0, now);
 
   LayoutMessage layout = std::move(planned).value();

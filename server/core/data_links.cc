@@ -24,8 +24,8 @@ struct DataLinks::Attempt {
   TimePoint deadline;
 };
 
-DataLinks::DataLinks(EventLoop* loop, LinkHandler* handler, std::uint64_t egress_bytes)
-    : loop_(loop), handler_(handler), egress_(egress_bytes) {}
+DataLinks::DataLinks(EventLoop* loop, LinkHandler* handler, Logger* logger, std::uint64_t egress_bytes)
+    : loop_(loop), handler_(handler), egress_(egress_bytes), rejections_(logger) {}
 
 DataLinks::~DataLinks() {
   *alive_ = false;
@@ -163,7 +163,7 @@ void DataLinks::OnAccepted(std::unique_ptr<Link> link) {
   Add(peer, std::move(link));
 }
 
-void DataLinks::OnRejected(const Status&) { ++rejected_; }
+void DataLinks::OnRejected(const Status& why) { rejections_.Note(why, loop_->Now()); }
 
 std::string DescribeOwner(OwnerRef owner, const std::vector<Member>& members) {
   for (const Member& m : members) {

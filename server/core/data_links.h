@@ -15,13 +15,14 @@
 #include "common/loop.h"
 #include "common/transport/link.h"
 #include "server/core/egress.h"
+#include "server/core/rejections.h"
 
 namespace tally {
 
 class DataLinks final : public Acceptor {
  public:
   // `egress_bytes`: how much is in the transports' hands at a time (link.egress).
-  DataLinks(EventLoop* loop, LinkHandler* handler, std::uint64_t egress_bytes);
+  DataLinks(EventLoop* loop, LinkHandler* handler, Logger* logger, std::uint64_t egress_bytes);
   ~DataLinks() override;
 
   // Binds for peers that dial us. Errors as Transport::Listen.
@@ -56,7 +57,7 @@ class DataLinks final : public Acceptor {
 
   LinkStats stats() const;               // all links of this job, dead ones included
   std::uint64_t queued_bytes() const;
-  std::uint64_t rejected() const { return rejected_; }
+  std::uint64_t rejected() const { return rejections_.count(); }
 
   Status OnHello(const LinkIdentity& peer) override;
   void OnAccepted(std::unique_ptr<Link> link) override;
@@ -80,7 +81,7 @@ class DataLinks final : public Acceptor {
   std::map<OwnerRef, std::vector<std::unique_ptr<Link>>> links_;
   std::vector<Parked> parked_;
   LinkStats dead_stats_;
-  std::uint64_t rejected_ = 0;
+  Rejections rejections_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -139,7 +139,8 @@ void AssignTo(LayoutMessage* message, const Layout& layout, const ModeExpansion&
 
 }  // namespace
 
-Result<LayoutMessage> PlanGroup(std::span<const DeclareMessage> declarations, const Config& job) {
+Result<LayoutMessage> PlanGroup(std::span<const DeclareMessage> declarations, const Config& job,
+                                std::string_view auto_codec) {
   const DeclareMessage& first = declarations.front();
   const auto workers = static_cast<std::uint32_t>(declarations.size());
   TALLY_ASSIGN_OR_RETURN(const Places places, IndexNames(first, 0));
@@ -180,7 +181,9 @@ Result<LayoutMessage> PlanGroup(std::span<const DeclareMessage> declarations, co
   TALLY_ASSIGN_OR_RETURN(message.buckets, Buckets(first, places, job.bucket.cap_bytes));
   message.codecs.assign(message.tensors.size(), kCodecNone);
   if (!first.group.starts_with(kCollectivePrefix)) {
-    TALLY_ASSIGN_OR_RETURN(message.codecs, ChooseCodecs(message.tensors, job.compression, workers));
+    Config::Compression resolved = job.compression;
+    if (resolved.codec == kCodecAuto) resolved.codec = auto_codec;
+    TALLY_ASSIGN_OR_RETURN(message.codecs, ChooseCodecs(message.tensors, resolved, workers));
   }
   TALLY_ASSIGN_OR_RETURN(
       const std::vector<WireLayout> stages,

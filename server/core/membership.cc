@@ -121,13 +121,13 @@ void Membership::OnFrame(Link&, Frame& frame) {
   } else if (auto* failure = std::get_if<FailureMessage>(&message)) {
     if (options_.join.role == Role::kServer) {
       logger_->Warn("job failed", {{"why", failure->text}});
-      events_->OnJobEnded();
+      events_->OnJobEnded({failure->kind, failure->text});
       return;
     }
     Fail({failure->kind, failure->text});
   } else if (auto* leave = std::get_if<LeaveMessage>(&message)) {
     if (options_.join.role == Role::kServer) {
-      events_->OnJobEnded();
+      events_->OnJobEnded(Status::Ok());
     } else {
       events_->OnPeerLeft(leave->reason);
     }

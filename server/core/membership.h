@@ -24,8 +24,8 @@ class MembershipEvents {
   virtual void OnVerdict(const VerdictMessage& verdict) = 0;
   // The job can't go on for this member: refused, a peer lost, the coordinator gone or silent.
   virtual void OnJobFailed(const Status& why) = 0;
-  // Servers: the job ended in good order.
-  virtual void OnJobEnded() {}
+  // Servers: the job ended, in good order or for the reason given; they wait for the next one.
+  virtual void OnJobEnded(const Status& how) { (void)how; }
   // Workers: another worker has left in good order; what still needs it will not come.
   virtual void OnPeerLeft(const std::string& who) { (void)who; }
 };

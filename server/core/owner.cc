@@ -185,8 +185,9 @@ Status Owner::Impl::ValidateVersion(const FrameHeader& header) const {
     const unsigned versions = owned_[local].sum == nullptr ? 1 : owned_[local].sum->versions();
     const std::uint8_t known = header.step.value == step_ ? states_[local].version : kNoVersion;
     if (header.codec_version < versions && (known == kNoVersion || known == header.codec_version)) continue;
+    const std::string others = ", as the slab's other pushes (all ranks resume from the same checkpoint, or none does)";
     return WrongPush("codec version of slab " + Number(u),
-                     known == kNoVersion ? "below " + Number(versions) : Number(known) + ", as the slab's other pushes",
+                     known == kNoVersion ? "below " + Number(versions) : Number(known) + others,
                      Number(header.codec_version));
   }
   return Status::Ok();

@@ -88,6 +88,7 @@ Result<std::vector<WireLayout>> MakeWireStages(std::span<const TensorSpec> tenso
 
 Result<std::vector<std::uint8_t>> ChooseCodecs(std::span<const TensorSpec> tensors, const Config::Compression& options,
                                                std::uint32_t workers) {
+  if (options.codec == kCodecAuto) return InvalidArgument("codec auto was not resolved: name a codec");
   std::vector<std::uint8_t> codecs;
   for (const TensorSpec& tensor : tensors) {
     codecs.push_back(CodecForTensor(tensor.name, tensor.elements.value, options));

@@ -25,6 +25,65 @@ std::vector<TensorSpec> TwoTensors(std::uint64_t n) {
   return {{"a", ElementCount(n), DType::kFloat32}, {"b", ElementCount(n), DType::kFloat32}};
 }
 
+// What the coordinator measures on its machine, all ranks agree on: over a slow wire int8, on one machine nothing.
+TEST(CodecAuto, IsTheSameOnAllRanksAndFollowsTheWire) {
+  for (const bool slow : {true, false}) {
+    for (const std::uint32_t servers : {0U, 2U}) {
+      std::vector<std::string> settings = {servers == 0 ? "aggregation.mode=ring" : "aggregation.mode=ps",
+                                           "compression.codec=auto"};
+      if (slow) settings.push_back("link.rate=100mbit");
+      TestCluster cluster(Options(3, servers, settings));
+      std::mutex mutex;
+      std::vector<std::vector<float>> outputs;
+      const auto statuses = cluster.Run([&](Client& client, std::uint32_t rank) -> Status {
+        TALLY_ASSIGN_OR_RETURN(Group * group, client.DeclareGroup(TwoTensors(20000)));
+        for (const std::uint32_t t : {0U, 1U}) {
+          for (std::size_t i = 0; i < 20000; ++i) group->Input(t)[i] = ExactGradient(rank, 0, t, i);
+        }
+        for (std::uint32_t b = 0; b < group->bucket_count(); ++b) {
+          TALLY_RETURN_IF_ERROR(group->Submit(BucketId(b)).status());
+        }
+        TALLY_RETURN_IF_ERROR(group->EndStep().status());
+        const bool compressed = client.stats().residual_bytes > 0;
+        if (compressed != slow) return Internal(compressed ? "compressed" : "uncompressed");
+        const std::lock_guard lock(mutex);
+        outputs.emplace_back(group->Output(1).begin(), group->Output(1).end());
+        return Status::Ok();
+      });
+      ASSERT_EQ(Failures(statuses), "") << (slow ? "slow" : "fast") << ", servers " << servers;
+      EXPECT_EQ(outputs[0], outputs[1]);
+      EXPECT_EQ(outputs[0], outputs[2]);
+      float worst = 0;
+      for (std::size_t i = 0; i < outputs[0].size(); ++i) {
+        const float mean = (ExactGradient(0, 0, 1, i) + ExactGradient(1, 0, 1, i) + ExactGradient(2, 0, 1, i)) / 3;
+        worst = std::max(worst, std::abs(outputs[0][i] - mean));
+      }
+      EXPECT_EQ(worst > 0, slow);
+      EXPECT_LT(worst, 6.0F) << "two roundings to 8 bits of numbers below 256";
+    }
+  }
+}
+
+TEST(Saturation, IsCountedAndTheRestWaitsInTheResidual) {
+  TestCluster cluster(Options(2, 1, {"aggregation.mode=ps", "compression.codec=fp16",
+                                     "compression.min_compress_bytes=0"}));
+  const auto statuses = cluster.Run([](Client& client, std::uint32_t) -> Status {
+    const std::vector<TensorSpec> one = {{"w", ElementCount(1000), DType::kFloat32}};
+    TALLY_ASSIGN_OR_RETURN(Group * group, client.DeclareGroup(one));
+    double sum = 0;
+    for (int step = 0; step < 3; ++step) {
+      std::fill(group->Input(0).begin(), group->Input(0).end(), step == 0 ? 1.0F : 0.0F);
+      for (const std::size_t i : {0U, 700U}) group->Input(0)[i] = step == 0 ? 100000.0F : 0.0F;
+      TALLY_RETURN_IF_ERROR(group->Submit(BucketId(0)).status());
+      TALLY_RETURN_IF_ERROR(group->EndStep().status());
+      sum += group->Output(0)[700];
+    }
+    if (client.stats().saturated != 2) return Internal(std::to_string(client.stats().saturated) + " saturated");
+    return sum == 100000.0 ? Status::Ok() : Internal("delivered " + std::to_string(sum));
+  });
+  EXPECT_EQ(Failures(statuses), "");
+}
+
 class Modes : public testing::TestWithParam<const char*> {
  protected:
   ClusterOptions With(std::uint32_t workers, std::vector<std::string> more = {}) const {

@@ -9,7 +9,7 @@ import argparse, concurrent.futures, hashlib, os, pathlib, re, shutil, subproces
 
 CORPUS = pathlib.Path(__file__).resolve().parent / "corpus"
 KEPT_BYTES, KEPT_FILES = 8 << 10, 16  # per target
-LIMITS = ["-max_len=4096", "-timeout=20", "-rss_limit_mb=2048"]
+LIMITS = ["-max_len=4096", "-timeout=120", "-rss_limit_mb=2048"]
 
 
 def fuzz(program, name, seconds, work, seeds):
@@ -24,7 +24,7 @@ def fuzz(program, name, seconds, work, seeds):
             status = subprocess.run(
                 [program, f"--target={name}", f"-max_total_time={seconds}", *LIMITS, "-print_final_stats=1",
                  f"-artifact_prefix={work}/{name}-", *folders],
-                stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, timeout=seconds + 120).returncode
+                stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, timeout=seconds + 300).returncode
         except subprocess.TimeoutExpired:
             status = "still running"
     text = log.read_text(errors="replace")

@@ -106,6 +106,18 @@ TEST(HalfReference, KnownValues) {
   EXPECT_EQ(BFloat16::FromFloat(-1e-40f), 0x8000);
 }
 
+TEST(HalfReference, NumbersBeyondTheRangeAreCounted) {
+  const float largest = std::numeric_limits<float>::max();
+  std::vector<float> p(1000, 1.5f);
+  for (const std::size_t i : {0u, 255u, 256u, 999u}) p[i] = i % 2 == 0 ? largest : -largest;
+  p[500] = 1e6f;
+  for (const auto& [name, count] : {std::pair("fp16", 5u), std::pair("bf16", 4u), std::pair("int8", 0u)}) {
+    const auto codec = Make(name);
+    EXPECT_EQ(codec->Saturated(Encode(*codec, p), p.size()), count) << name;
+    EXPECT_EQ(codec->Saturated({}, 0), 0u) << name;
+  }
+}
+
 // C11: with fp32 sums and the mean taken first nothing overflows or underflows.
 TEST(HalfReference, SumsNeitherOverflowNorUnderflow) {
   for (const char* name : {"fp16", "bf16"}) {

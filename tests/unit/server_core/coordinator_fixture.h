@@ -24,7 +24,9 @@ inline std::string JobText(const std::string& mode, std::size_t servers, const s
 
 class CoordinatorFixture {
  public:
-  CoordinatorFixture() : coordinator(CoordinatorOptions{"tcp://h:70", "0.1", 7, std::chrono::seconds(5)}) {}
+  explicit CoordinatorFixture(decltype(CoordinatorOptions::advise_codec) advise_codec = nullptr)
+      : coordinator(
+            CoordinatorOptions{"tcp://h:70", "0.1", 7, std::chrono::seconds(5), std::move(advise_codec)}) {}
 
   static JoinMessage WorkerJoin(std::uint32_t rank, std::uint32_t world, std::string text = JobText("ring", 0)) {
     JoinMessage join;

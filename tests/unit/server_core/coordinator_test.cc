@@ -225,6 +225,35 @@ TEST_F(CoordinatorTest, PublishesALayoutOnPs) {
   for (const ConnectionId id : {101u, 200u, 201u}) EXPECT_EQ(Only<LayoutMessage>(id), layout);
 }
 
+TEST_F(CoordinatorTest, CodecAutoIsAskedOncePerJobAndTravelsInTheLayouts) {
+  int asked = 0;
+  CoordinatorFixture f([&asked](const Config& job, std::uint32_t workers) {
+    ++asked;
+    EXPECT_EQ(job.compression.codec, "auto");
+    EXPECT_EQ(workers, 2U);
+    return std::string("int8");
+  });
+  const auto start = [](CoordinatorFixture* fixture) {
+    for (std::uint32_t r = 0; r < 2; ++r) {
+      fixture->Say(100 + r, CoordinatorFixture::WorkerJoin(
+                                r, 2, JobText("ring", 0, "[compression]\ncodec = \"auto\"\n")));
+    }
+  };
+  start(&f);
+  for (const char* group : {"first", "second"}) {
+    f.Forget();
+    for (std::uint32_t r = 0; r < 2; ++r) f.Say(100 + r, Declare({Tensor("large", 65536), Tensor("small", 10)}, group));
+    const LayoutMessage layout = f.Only<LayoutMessage>(101);
+    EXPECT_EQ(layout.codecs, (std::vector<std::uint8_t>{3, 0})) << group;
+    EXPECT_EQ(layout.exchange, ExchangeKind::kOwners) << group;
+  }
+  EXPECT_EQ(asked, 1);
+  CoordinatorFixture nobody_advises;
+  start(&nobody_advises);
+  nobody_advises.DeclareAll(2, 65536);
+  EXPECT_EQ(nobody_advises.Only<LayoutMessage>(100).codecs, (std::vector<std::uint8_t>{0}));
+}
+
 TEST_F(CoordinatorTest, PublishesALayoutOnARing) {
   StartJob(3);
   const LayoutMessage layout = DeclareAll(3, 65536 * 4);

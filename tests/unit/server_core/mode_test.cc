@@ -32,7 +32,7 @@ TEST(Mode, RingIsAScheduleForLinearCodecsAndDirectForTheOthers) {
   EXPECT_EQ(ring.schedule, "ring");
   EXPECT_FALSE(ring.server_shares);
   EXPECT_FALSE(ring.worker_shares);
-  for (const char* codec : {"int8", "topk", "bf16", "fp16"}) {
+  for (const char* codec : {"int8", "topk", "bf16", "fp16", "auto"}) {
     const ModeExpansion direct = ExpandMode(With(Mode::kRing, 0, codec)).value();
     EXPECT_EQ(direct.exchange, ExchangeKind::kOwners) << codec;
     EXPECT_EQ(direct.schedule, "") << codec;

@@ -1,0 +1,116 @@
+#include "compress/advisor.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdio>
+#include <limits>
+
+#include "common/check.h"
+#include "common/schedule/cost_model.h"
+#include "compress/codec.h"
+
+namespace tally {
+namespace {
+
+constexpr std::string_view kCandidates[] = {"none", "bf16", "int8"};
+constexpr double kWorthIt = 0.9;  // of the time without a codec: what is lost in accuracy wants a reason
+constexpr std::size_t kElements = 65536, kSlabs = 16;  // together beyond the nearest caches, as gradients are
+constexpr int kPasses = 3;
+
+template <typename Work>
+double SecondsPerElement(const Clock& clock, const Work& work) {
+  double best = std::numeric_limits<double>::infinity();
+  for (int pass = 0; pass < kPasses; ++pass) {
+    const TimePoint start = clock.Now();
+    for (std::size_t slab = 0; slab < kSlabs; ++slab) work(slab);
+    const std::chrono::duration<double> took = clock.Now() - start;
+    best = std::min(best, took.count());
+  }
+  return best / static_cast<double>(kElements * kSlabs);
+}
+
+double WireSeconds(const AdviceQuestion& question, double bytes) {
+  if (question.bytes_per_s <= 0) return 0;
+  const ModelTimes times = PredictTimes({.bytes_per_s = question.bytes_per_s,
+                                         .alpha_s = 0,
+                                         .workers = question.workers,
+                                         .servers = question.server_shares ? question.servers : 0},
+                                        bytes, bytes);
+  if (!question.worker_shares) return times.ps_sharded_s;
+  return question.server_shares ? times.hybrid_s : times.direct_s;
+}
+
+double CodecSeconds(const AdviceQuestion& question, const CodecCost& cost) {
+  const double workers = question.workers;
+  const double owners = (question.server_shares ? question.servers : 0) + (question.worker_shares ? workers : 0);
+  const double owner = (workers * cost.decode_add_s + cost.encode_s) / std::max(owners, 1.0);
+  const double worker = cost.encode_s + cost.decode_s + (question.worker_shares ? owner : 0);
+  return std::max(worker, question.server_shares ? owner : 0);
+}
+
+std::string Milliseconds(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g ms", seconds * 1e3);
+  return text;
+}
+
+}  // namespace
+
+std::vector<CodecCost> MeasureCodecCosts(const Config::Compression& options, const Clock& clock) {
+  const std::size_t n = kElements * kSlabs;
+  std::vector<float> g(n), e(n), e_out(n), sum(n);
+  for (std::size_t i = 0; i < n; ++i) {
+    g[i] = static_cast<float>(static_cast<int>(i * 7919 % 2001) - 1000) * 1e-4F;
+    e[i] = g[(i * 31 + 7) % n] * 1e-2F;
+  }
+  std::vector<std::byte> payload(n * sizeof(float));
+  std::vector<CodecCost> costs;
+  for (const std::string_view name : kCandidates) {
+    auto made = MakeCodec(name, options);
+    TALLY_CHECK(made.ok(), made.status().text());
+    const Codec& codec = **made;
+    const bool feedback = codec.traits().lossy && options.error_feedback;
+    const std::size_t bytes = codec.EncodedBytes(kElements);
+    const auto encoded = [&](std::size_t slab) { return std::span(payload).subspan(slab * bytes, bytes); };
+    EncodeKey key;
+    key.stochastic = StochasticRounding(options);
+    CodecCost cost{.codec = name, .bytes = static_cast<double>(bytes) / static_cast<double>(kElements)};
+    cost.encode_s = SecondsPerElement(clock, [&](std::size_t slab) {
+      const std::size_t at = slab * kElements;
+      (void)codec.EncodeWithFeedback(key, &g[at], 1.0F, feedback ? &e[at] : nullptr, feedback ? &e_out[at] : nullptr,
+                                     kElements, encoded(slab).data());
+    });
+    cost.decode_s = SecondsPerElement(
+        clock, [&](std::size_t slab) { codec.Decode(encoded(slab), kElements, &sum[slab * kElements]); });
+    cost.decode_add_s = SecondsPerElement(
+        clock, [&](std::size_t slab) { codec.DecodeAdd(encoded(slab), kElements, &sum[slab * kElements]); });
+    costs.push_back(cost);
+  }
+  return costs;
+}
+
+Advice AdviseCodec(const AdviceQuestion& question, std::span<const CodecCost> costs) {
+  TALLY_CHECK(!costs.empty(), "advice among no codecs");
+  if (question.bytes_per_s <= 0) return {std::string(costs.front().codec), "nothing crosses a wire"};
+  constexpr double kMegabytes = 100e6 / sizeof(float);
+  const CodecCost* best = &costs.front();
+  double best_s = 0, plain_s = 0;
+  std::string reason = "per 100 MB of gradients";
+  for (const CodecCost& cost : costs) {
+    const double wire = WireSeconds(question, cost.bytes) * kMegabytes;
+    const double codec = CodecSeconds(question, cost) * kMegabytes;
+    const double all = wire + codec;
+    reason += (&cost == &costs.front() ? ": " : ", ") + std::string(cost.codec) + " " + Milliseconds(all) + " (wire " +
+              Milliseconds(wire) + ")";
+    if (&cost == &costs.front()) {
+      plain_s = best_s = all;
+    } else if (all < best_s && all < kWorthIt * plain_s) {
+      best = &cost;
+      best_s = all;
+    }
+  }
+  return {std::string(best->codec), reason};
+}
+
+}  // namespace tally

@@ -1,0 +1,40 @@
+// What compression.codec = auto stands for: of none, bf16 and int8 the one with which an exchange is predicted to take
+// least time, and none unless another gains a tenth (CODECS §3). Predicted is the wire, by common/schedule/cost_model.h,
+// plus the encoding and decoding of one worker, as measured on this machine; nothing is taken to overlap.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/config/config.h"
+
+namespace tally {
+
+// Per element of a gradient: bytes each way, seconds on one core.
+struct CodecCost {
+  std::string_view codec;
+  double bytes = 0, encode_s = 0, decode_s = 0, decode_add_s = 0;
+};
+
+// Of the codecs that auto chooses among, with `options` besides; takes some 50 ms.
+std::vector<CodecCost> MeasureCodecCosts(const Config::Compression& options, const Clock& clock);
+
+struct AdviceQuestion {
+  double bytes_per_s = 0;  // of a NIC in each direction; 0: the job stays on one machine
+  std::uint32_t workers = 1, servers = 0;
+  bool server_shares = false, worker_shares = false;  // who owns slabs, in equal shares
+};
+
+struct Advice {
+  std::string codec;
+  std::string reason;  // for people: the predicted times
+};
+
+// `costs`: none first.
+Advice AdviseCodec(const AdviceQuestion& question, std::span<const CodecCost> costs);
+
+}  // namespace tally
