@@ -36,19 +36,39 @@ std::size_t Group::bucket_count() const { return buckets_.size(); }
 std::span<const std::uint32_t> Group::bucket(BucketId bucket) const { return buckets_[bucket.value]; }
 BucketId Group::bucket_of(std::uint32_t tensor) const { return BucketId(bucket_of_[tensor]); }
 
-std::span<float> Group::Input(std::uint32_t tensor) { return runtime_->arena_input(runtime_->to_layout(tensor)); }
-
-Status Group::SetInput(std::uint32_t tensor, std::span<const float> memory) {
+std::span<float> Group::Input(std::uint32_t tensor) {
   const std::uint32_t t = runtime_->to_layout(tensor);
-  const TensorSpec& spec = runtime_->tables().message.tensors[t];
-  if (memory.size() != spec.elements.value) {
+  return runtime_->inputs16[t] == nullptr ? runtime_->arena_input(t) : std::span<float>();
+}
+
+std::span<std::uint16_t> Group::Input16(std::uint32_t tensor) {
+  return runtime_->own_input16(runtime_->to_layout(tensor));
+}
+
+Status Group::CheckInput(std::uint32_t tensor, std::size_t elements, bool of_16_bits) const {
+  const TensorSpec& spec = runtime_->tables().message.tensors[runtime_->to_layout(tensor)];
+  if (of_16_bits != (spec.dtype != DType::kFloat32)) {
+    return InvalidArgument("input of " + spec.name + ": the tensor was declared as " + DTypeName(spec.dtype));
+  }
+  if (elements != spec.elements.value) {
     return InvalidArgument("input of " + spec.name + ": expected " + std::to_string(spec.elements.value) +
-                           " elements, got " + std::to_string(memory.size()));
+                           " elements, got " + std::to_string(elements));
   }
   if (submitted_[bucket_of_[tensor]]) {
     return InvalidArgument("input of " + spec.name + " changed after its bucket was submitted");
   }
-  runtime_->inputs[t] = memory.data();
+  return Status::Ok();
+}
+
+Status Group::SetInput(std::uint32_t tensor, std::span<const float> memory) {
+  TALLY_RETURN_IF_ERROR(CheckInput(tensor, memory.size(), false));
+  runtime_->inputs[runtime_->to_layout(tensor)] = memory.data();
+  return Status::Ok();
+}
+
+Status Group::SetInput16(std::uint32_t tensor, std::span<const std::uint16_t> memory) {
+  TALLY_RETURN_IF_ERROR(CheckInput(tensor, memory.size(), true));
+  runtime_->inputs16[runtime_->to_layout(tensor)] = memory.data();
   return Status::Ok();
 }
 
@@ -108,6 +128,10 @@ std::span<const float> Group::Output(std::uint32_t tensor) const {
   return {runtime_->outputs[t], runtime_->tables().message.tensors[t].elements.value};
 }
 
+std::span<const std::uint16_t> Group::Output16(std::uint32_t tensor) const {
+  return runtime_->output16(runtime_->to_layout(tensor));
+}
+
 tally::Result<StepResult> Group::EndStep(Vote vote) {
   tally::Result<StepResult> result = engine_->EndStep(runtime_, vote, CurrentWeight(), loss_scale_);
   if (!result.ok()) return result;
@@ -160,10 +184,6 @@ tally::Result<Group*> Client::DeclareGroup(std::span<const TensorSpec> tensors, 
     if (!ShapeFits(tensor)) {
       return InvalidArgument("tensor " + tensor.name + ": expected a shape of up to " + std::to_string(kMaxDimensions) +
                              " dimensions whose product is " + std::to_string(tensor.elements.value));
-    }
-    if (tensor.dtype != DType::kFloat32) {
-      return Unsupported("tensor " + tensor.name + " is " + DTypeName(tensor.dtype) +
-                         ": this version takes fp32 gradients; convert, or let a 16-bit codec do it on the wire");
     }
   }
   TALLY_ASSIGN_OR_RETURN(GroupRuntime * runtime, engine_->Declare(tensors, options));

@@ -81,6 +81,11 @@ class Group {
   std::span<float> Input(std::uint32_t tensor);
   // Use the caller's memory instead, same rules, until changed. `memory.size()` must be the tensor's element count.
   Status SetInput(std::uint32_t tensor, std::span<const float> memory);
+  // The same for a tensor that was declared as fp16 or bf16, whose numbers are these bits; for such a tensor Input is
+  // empty, for one of fp32 Input16. They are widened when the bucket's turn comes; unless a codec is configured they travel
+  // to their owners in their own type, what that rounds off stays in the residual, and in a ring as fp32.
+  std::span<std::uint16_t> Input16(std::uint32_t tensor);
+  Status SetInput16(std::uint32_t tensor, std::span<const std::uint16_t> memory);
 
   // The weight of this rank's contribution in the step (default 1; for example its number of samples). Before the
   // step's first Submit. Errors: kInvalidArgument if not finite, negative, or too late.
@@ -110,6 +115,8 @@ class Group {
 
   // The mean over ranks, weighted. Valid after the bucket's Wait, until the next step's first Submit.
   std::span<const float> Output(std::uint32_t tensor) const;
+  // The same rounded to the type of a tensor that was declared as fp16 or bf16; empty for one of fp32.
+  std::span<const std::uint16_t> Output16(std::uint32_t tensor) const;
 
   // Submits nothing more in this step (a bucket not submitted contributes zero and its residual), waits for every
   // result and for the verdict. After it inputs may be written again. Errors as Ticket::Wait: the step did not end.
@@ -142,6 +149,7 @@ class Group {
   std::vector<bool> submitted_;                      // in the open step
   bool step_open_ = false;
   StepWeight CurrentWeight() const;
+  Status CheckInput(std::uint32_t tensor, std::size_t elements, bool of_16_bits) const;
 
   float weight_ = 1;
   float loss_scale_ = 1;

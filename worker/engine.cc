@@ -296,7 +296,6 @@ void Engine::OnLayout(LayoutMessage message) {
     options.exchange.limits = MakeFlowLimits(*tables, c, workers_);
     options.exchange.seed = c.compression.seed;
     options.exchange.stochastic = StochasticRounding(c.compression);
-    options.rank_name = "rank " + std::to_string(c.worker.rank);
     options.error_feedback = c.compression.error_feedback;
     options.follow_learning_rate = c.compression.ef_lr_correction == "ratio";
     options.collective = tables->message.name.starts_with(kCollectivePrefix);

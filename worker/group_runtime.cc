@@ -8,6 +8,7 @@
 
 #include "common/reduce/reduce.h"
 #include "common/schedule/schedule.h"
+#include "compress/half_numbers.h"
 
 namespace tally {
 namespace {
@@ -113,6 +114,9 @@ Result<std::unique_ptr<GroupRuntime>> GroupRuntime::Make(const Options& options,
   group->inputs.resize(layout.tensors.size());
   group->outputs.resize(layout.tensors.size());
   group->kept.resize(layout.tensors.size());
+  group->inputs16.resize(layout.tensors.size());
+  group->own_input16_.resize(layout.tensors.size());
+  group->output16_.resize(layout.tensors.size());
   if (options.collective) return group;
   std::uint64_t bytes = 0;
   for (std::uint32_t t = 0; t < layout.tensors.size(); ++t) {
@@ -124,6 +128,10 @@ Result<std::unique_ptr<GroupRuntime>> GroupRuntime::Make(const Options& options,
   for (std::uint32_t t = 0; t < layout.tensors.size(); ++t) {
     group->inputs[t] = group->arena_input(t).data();
     group->outputs[t] = reinterpret_cast<float*>(group->output_arena_.bytes().data() + group->arena_offset_[t]);
+    if (layout.tensors[t].dtype == DType::kFloat32) continue;
+    group->own_input16_[t].resize(group->elements(t));
+    group->output16_[t].resize(group->elements(t));
+    group->inputs16[t] = group->own_input16_[t].data();
   }
   return group;
 }
@@ -193,9 +201,25 @@ void GroupRuntime::StartReady() {
       FinishBucket(b);
       continue;
     }
+    WidenInputs(b);
     SetFactors(b);
     EncodeLinear(b);
     Check(wire_->exchanges[0]->StartBucket(b));
+  }
+}
+
+void GroupRuntime::WidenInputs(std::uint32_t bucket) {
+  if (buckets_[bucket].missing) return;  // zeros
+  for (const std::uint32_t t : tables_->message.buckets[bucket]) {
+    if (inputs16[t] == nullptr || kept[t] != 0) continue;
+    Widen(tables_->message.tensors[t].dtype, inputs16[t], elements(t), arena_input(t).data());
+  }
+}
+
+void GroupRuntime::NarrowOutputs(std::uint32_t bucket) {
+  for (const std::uint32_t t : tables_->message.buckets[bucket]) {
+    if (inputs16[t] == nullptr) continue;
+    Narrow(tables_->message.tensors[t].dtype, outputs[t], elements(t), output16_[t].data());
   }
 }
 
@@ -274,6 +298,7 @@ void GroupRuntime::DecodeLinear(std::uint32_t bucket) {
 
 void GroupRuntime::FinishBucket(std::uint32_t bucket) {
   DecodeLinear(bucket);
+  NarrowOutputs(bucket);
   --unfinished_;
   // A collective's caller may write to its memory once told, so it waits for draining sends (FinishIfComplete).
   const std::shared_ptr<TicketState>& ticket = buckets_[bucket].ticket;
@@ -460,8 +485,7 @@ void GroupRuntime::NoteNonFinite(std::uint32_t slab) {
   const bool mine = !AllFinite(Input(slab), s.elements);
   const std::uint32_t source = tables_->is_vector(s.tensor) ? LinearOf(s.tensor).part.tensor : s.tensor;
   if (first || mine) {
-    note_ = (mine ? "non-finite gradient from " + options_.rank_name : std::string("non-finite sum")) + " in " +
-            layout().tensors[source].name;
+    note_ = std::string(mine ? "the gradient of tensor " : "the sum of tensor ") + layout().tensors[source].name;
   }
 }
 

@@ -43,7 +43,6 @@ class GroupRuntime final : public ExchangeEnvironment {
  public:
   struct Options {
     ExchangeOptions exchange;
-    std::string rank_name;       // "rank 2", for notes
     bool error_feedback = true;
     bool collective = false;
     bool follow_learning_rate = false;  // residuals do
@@ -68,9 +67,13 @@ class GroupRuntime final : public ExchangeEnvironment {
   // Caller side, before submitting.
   std::vector<const float*> inputs;  // per tensor of the layout
   std::vector<float*> outputs;
+  std::vector<const std::uint16_t*> inputs16;  // of tensors of 16 bits, else null
   std::vector<std::uint8_t> kept;   // per tensor of the layout: zeros in this step, and its residual stays
   float learning_rate = 0;          // of the step; 0: unknown
   std::span<float> arena_input(std::uint32_t layout_tensor);
+  // Of tensors of 16 bits, else empty.
+  std::span<std::uint16_t> own_input16(std::uint32_t layout_tensor) { return own_input16_[layout_tensor]; }
+  std::span<const std::uint16_t> output16(std::uint32_t layout_tensor) const { return output16_[layout_tensor]; }
   // Handed over by reference; kept, so that a step allocates nothing. A ticket that its holder kept is replaced.
   std::vector<std::shared_ptr<TicketState>> tickets;  // per bucket
   StepEnding ending;
@@ -136,6 +139,8 @@ class GroupRuntime final : public ExchangeEnvironment {
   void StartBucketOf(std::uint32_t bucket, std::shared_ptr<TicketState> ticket);
   void CompleteEnding(const Status& status);
   void StartReady();
+  void WidenInputs(std::uint32_t bucket);
+  void NarrowOutputs(std::uint32_t bucket);
   void SetFactors(std::uint32_t bucket);
   Status Receive(Frame& frame);
   void EncodeLinear(std::uint32_t bucket);
@@ -168,6 +173,7 @@ class GroupRuntime final : public ExchangeEnvironment {
   std::vector<std::uint32_t> linear_of_vector_;            // per vector: index into linear_
   Arena input_arena_, output_arena_;
   std::vector<std::uint64_t> arena_offset_;  // per tensor of the layout, bytes
+  std::vector<std::vector<std::uint16_t>> own_input16_, output16_;  // per tensor of the layout
   std::vector<std::uint32_t> to_layout_, to_own_;
   std::vector<float> zeros_;
 

@@ -179,16 +179,16 @@ Result<LayoutMessage> PlanGroup(std::span<const DeclareMessage> declarations, co
   message.tensors = first.tensors;
   message.first_step = first.first_step;
   TALLY_ASSIGN_OR_RETURN(message.buckets, Buckets(first, places, job.bucket.cap_bytes));
+  TALLY_ASSIGN_OR_RETURN(const ModeExpansion mode, ExpandMode(job));
   message.codecs.assign(message.tensors.size(), kCodecNone);
   if (!first.group.starts_with(kCollectivePrefix)) {
     Config::Compression resolved = job.compression;
     if (resolved.codec == kCodecAuto) resolved.codec = auto_codec;
-    TALLY_ASSIGN_OR_RETURN(message.codecs, ChooseCodecs(message.tensors, resolved, workers));
+    TALLY_ASSIGN_OR_RETURN(message.codecs, ChooseCodecs(message.tensors, mode.exchange, resolved, workers));
   }
   TALLY_ASSIGN_OR_RETURN(
       const std::vector<WireLayout> stages,
-      MakeWireStages(message.tensors, message.buckets, message.codecs, job.compression, workers));
-  TALLY_ASSIGN_OR_RETURN(const ModeExpansion mode, ExpandMode(job));
+      MakeWireStages(message.tensors, message.buckets, message.codecs, mode.exchange, job.compression, workers));
   message.exchange = mode.exchange;
   message.schedule = mode.schedule;
   const auto servers = static_cast<std::uint32_t>(job.servers.addresses.size());

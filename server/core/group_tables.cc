@@ -53,8 +53,9 @@ Result<std::shared_ptr<const GroupTables>> MakeGroupTables(LayoutMessage message
   }
   if (message.name.starts_with(kCollectivePrefix)) std::ranges::fill(message.codecs, kCodecNone);
   TALLY_RETURN_IF_ERROR(CheckMessage(message, where, workers));
-  TALLY_ASSIGN_OR_RETURN(std::vector<WireLayout> stages, MakeWireStages(message.tensors, message.buckets,
-                                                                        message.codecs, job.compression, workers));
+  TALLY_ASSIGN_OR_RETURN(
+      std::vector<WireLayout> stages,
+      MakeWireStages(message.tensors, message.buckets, message.codecs, message.exchange, job.compression, workers));
   std::span<const std::uint16_t> owners = message.owners;  // of the stages in turn, where they number slabs anew
   std::shared_ptr<const GroupTables> last;
   for (WireLayout& stage : stages) {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "compress/codec.h"
+#include "compress/half_numbers.h"
 #include "compress/stages.h"
 
 namespace tally {
@@ -60,13 +61,22 @@ Result<WireLayout> MakeWireLayout(std::span<const TensorSpec> tensors,
   return result;
 }
 
+std::uint8_t Uncompressed(const TensorSpec& tensor, ExchangeKind exchange) {
+  return exchange == ExchangeKind::kSchedule ? kCodecNone : PlainCodec(tensor.dtype);
+}
+
 }  // namespace
 
 Result<std::vector<WireLayout>> MakeWireStages(std::span<const TensorSpec> tensors,
                                                std::span<const std::vector<std::uint32_t>> buckets,
-                                               std::span<const std::uint8_t> codecs,
+                                               std::span<const std::uint8_t> codecs, ExchangeKind exchange,
                                                const Config::Compression& options, std::uint32_t workers) {
-  const std::vector<std::uint8_t> uncompressed(codecs.size(), kCodecNone);
+  std::vector<std::uint8_t> uncompressed;
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    // A residual that owners of a tensor have before its linear codec begins would have no owner afterwards.
+    TALLY_ASSIGN_OR_RETURN(const auto linear, MakeLinearCodec(codecs[t], options));
+    uncompressed.push_back(linear != nullptr ? kCodecNone : Uncompressed(tensors[t], exchange));
+  }
   std::vector<CodecStage> stages = CodecStages(options);
   if (std::ranges::equal(codecs, uncompressed)) stages = {{.first_step = 0, .options = options}};
   std::vector<WireLayout> result;
@@ -86,17 +96,20 @@ Result<std::vector<WireLayout>> MakeWireStages(std::span<const TensorSpec> tenso
   return result;
 }
 
-Result<std::vector<std::uint8_t>> ChooseCodecs(std::span<const TensorSpec> tensors, const Config::Compression& options,
-                                               std::uint32_t workers) {
+Result<std::vector<std::uint8_t>> ChooseCodecs(std::span<const TensorSpec> tensors, ExchangeKind exchange,
+                                               const Config::Compression& options, std::uint32_t workers) {
   if (options.codec == kCodecAuto) return InvalidArgument("codec auto was not resolved: name a codec");
   std::vector<std::uint8_t> codecs;
   for (const TensorSpec& tensor : tensors) {
     codecs.push_back(CodecForTensor(tensor.name, tensor.elements.value, options));
-    if (codecs.back() == kCodecNone) continue;
+    if (codecs.back() == kCodecNone) {
+      codecs.back() = Uncompressed(tensor, exchange);
+      continue;
+    }
     TALLY_ASSIGN_OR_RETURN(const auto linear, MakeLinearCodec(codecs.back(), options));
     if (linear == nullptr) continue;
     const std::uint64_t slab_elements = CutTensor(tensor.elements.value, workers).elements;
-    if (linear->Vectors(tensor, slab_elements).empty()) codecs.back() = kCodecNone;
+    if (linear->Vectors(tensor, slab_elements).empty()) codecs.back() = Uncompressed(tensor, exchange);
   }
   return codecs;
 }

@@ -42,15 +42,16 @@ struct WireLayout {
   bool is_vector(std::uint32_t tensor) const { return tensor >= declared_tensors; }
 };
 
-// One per stage of the codec (compress/stages.h). `codecs`: the id per tensor, of linear codecs or others. Errors as
-// MakeLayout, and kCorrupt for a linear codec that does not fit its tensor.
+// One per stage of the codec (compress/stages.h). `codecs`: the id per tensor, of linear codecs or others. Where nothing
+// compresses it, a tensor travels in its own type to its owners, in a schedule as fp32. Errors as MakeLayout, and kCorrupt
+// for a linear codec that does not fit its tensor.
 Result<std::vector<WireLayout>> MakeWireStages(std::span<const TensorSpec> tensors,
                                                std::span<const std::vector<std::uint32_t>> buckets,
-                                               std::span<const std::uint8_t> codecs,
+                                               std::span<const std::uint8_t> codecs, ExchangeKind exchange,
                                                const Config::Compression& options, std::uint32_t workers);
 
-// The codec of each tensor: CodecForTensor, but `none` where a linear codec does not fit the shape.
-Result<std::vector<std::uint8_t>> ChooseCodecs(std::span<const TensorSpec> tensors, const Config::Compression& options,
-                                               std::uint32_t workers);
+// The codec of each tensor: CodecForTensor, but as if uncompressed where a linear codec does not fit the shape.
+Result<std::vector<std::uint8_t>> ChooseCodecs(std::span<const TensorSpec> tensors, ExchangeKind exchange,
+                                               const Config::Compression& options, std::uint32_t workers);
 
 }  // namespace tally

@@ -27,7 +27,7 @@ Config Job(const std::string& codec, Mode mode) {
 TEST(WireLayout, WithoutLinearCodecsItIsTheDeclaration) {
   const std::vector<std::vector<std::uint32_t>> buckets = {{2, 1}, {0}};
   const std::vector<std::uint8_t> codecs = {3, 0, 4};
-  const WireLayout wire = std::move(MakeWireStages(Tensors(), buckets, codecs, {}, 2).value().back());
+  const WireLayout wire = std::move(MakeWireStages(Tensors(), buckets, codecs, ExchangeKind::kOwners, {}, 2).value().back());
   EXPECT_TRUE(wire.linear.empty());
   EXPECT_EQ(wire.layout.tensors, Tensors());
   EXPECT_EQ(wire.layout.buckets, buckets);
@@ -37,7 +37,8 @@ TEST(WireLayout, WithoutLinearCodecsItIsTheDeclaration) {
 TEST(WireLayout, VectorsStandForTheirTensors) {
   const std::vector<std::vector<std::uint32_t>> buckets = {{2, 1}, {0}};
   const WireLayout wire = std::move(
-      MakeWireStages(Tensors(), buckets, std::vector<std::uint8_t>{kRandomk, 0, kRandomk}, {}, 2).value().back());
+      MakeWireStages(Tensors(), buckets, std::vector<std::uint8_t>{kRandomk, 0, kRandomk}, ExchangeKind::kOwners, {},
+                     2).value().back());
   ASSERT_EQ(wire.layout.tensors.size(), 5U);
   EXPECT_EQ(wire.layout.tensors[3].name, "c/values");
   EXPECT_EQ(wire.layout.tensors[4], (TensorSpec{"a/values", ElementCount(502 + 499)}));

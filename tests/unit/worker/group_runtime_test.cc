@@ -56,7 +56,6 @@ class Group {
     options.exchange.self = Position(0);
     options.exchange.positions = 2;
     options.exchange.limits = MakeFlowLimits(*tables_, job_, 2);
-    options.rank_name = "rank 0";
     runtime = GroupRuntime::Make(options, tables_, declared.tensors, &pool_, &around).value();
   }
 
