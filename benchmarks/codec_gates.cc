@@ -62,12 +62,12 @@ Result<std::vector<Task>> Plan(const Options& options) {
   std::vector<CodecSetting> settings;
   for (const std::string& text : options.codecs.empty() ? AllCodecs() : options.codecs) {
     TALLY_ASSIGN_OR_RETURN(const CodecSetting with, ParseCodecSetting(text, true));
-    TALLY_ASSIGN_OR_RETURN(const CodecSetting without, ParseCodecSetting(text, false));
     TALLY_ASSIGN_OR_RETURN(const CodecTraits traits, TraitsOfCodec(with.compression.codec, with.compression));
     if (traits.momentum) {  // feedback is built in
       settings.push_back(with);
       continue;
     }
+    TALLY_ASSIGN_OR_RETURN(const CodecSetting without, ParseCodecSetting(text, false));
     const bool twin = options.feedback == "both" || (options.feedback == "auto" && traits.feedback_forced);
     if (!traits.lossy || options.feedback != "off") settings.push_back(with);
     if (traits.lossy && (twin || options.feedback == "off")) settings.push_back(without);

@@ -7,7 +7,6 @@
 #include <limits>
 
 #include "common/check.h"
-#include "common/schedule/cost_model.h"
 #include "compress/codec.h"
 
 namespace tally {
@@ -30,23 +29,27 @@ double SecondsPerElement(const Clock& clock, const Work& work) {
   return best / static_cast<double>(kElements * kSlabs);
 }
 
+// What one worker and one server own of a gradient.
+struct Shares {
+  double worker = 0, server = 0;
+};
+Shares SharesOf(const AdviceQuestion& question) {
+  const double owners = (question.server_shares ? question.servers : 0) + (question.worker_shares ? question.workers : 0);
+  const double share = 1 / std::max(owners, 1.0);
+  return {question.worker_shares ? share : 0, question.server_shares ? share : 0};
+}
+
+// Per element, each way: a worker sends all but its own share and answers the others for that, a server answers all.
 double WireSeconds(const AdviceQuestion& question, double bytes) {
-  if (question.bytes_per_s <= 0) return 0;
-  const ModelTimes times = PredictTimes({.bytes_per_s = question.bytes_per_s,
-                                         .alpha_s = 0,
-                                         .workers = question.workers,
-                                         .servers = question.server_shares ? question.servers : 0},
-                                        bytes, bytes);
-  if (!question.worker_shares) return times.ps_sharded_s;
-  return question.server_shares ? times.hybrid_s : times.direct_s;
+  const auto [worker, server] = SharesOf(question);
+  const double n = question.workers;
+  return std::max((1 - worker) + (n - 1) * worker, n * server) * bytes / question.bytes_per_s;
 }
 
 double CodecSeconds(const AdviceQuestion& question, const CodecCost& cost) {
-  const double workers = question.workers;
-  const double owners = (question.server_shares ? question.servers : 0) + (question.worker_shares ? workers : 0);
-  const double owner = (workers * cost.decode_add_s + cost.encode_s) / std::max(owners, 1.0);
-  const double worker = cost.encode_s + cost.decode_s + (question.worker_shares ? owner : 0);
-  return std::max(worker, question.server_shares ? owner : 0);
+  const auto [worker, server] = SharesOf(question);
+  const double owner = question.workers * cost.decode_add_s + cost.encode_s;
+  return std::max(cost.encode_s + cost.decode_s + worker * owner, server * owner);
 }
 
 std::string Milliseconds(double seconds) {

@@ -1,6 +1,6 @@
 // What compression.codec = auto stands for: of none, bf16 and int8 the one with which an exchange is predicted to take
-// least time, and none unless another gains a tenth (CODECS §3). Predicted is the wire, by common/schedule/cost_model.h,
-// plus the encoding and decoding of one worker, as measured on this machine; nothing is taken to overlap.
+// least time, and none unless another gains a tenth (CODECS §3). Predicted are the bytes of the busiest NIC plus what the
+// busiest process encodes, decodes and adds, at speeds measured on this machine; nothing is taken to overlap.
 #pragma once
 
 #include <cstdint>

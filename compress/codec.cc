@@ -194,6 +194,11 @@ Result<CodecTraits> TraitsOfCodec(std::string_view name, const Config::Compressi
 
 std::span<const CodecEntry> Codecs() { return kCodecs; }
 
+std::string CodecName(std::uint8_t id) {
+  const auto found = std::ranges::find(kKnown, id, &Known::id);
+  return found == kKnown.end() ? "codec " + std::to_string(id) : std::string(found->name);
+}
+
 Result<std::unique_ptr<Codec>> MakeCodec(std::string_view name, const Config::Compression& options) {
   return Make(Find([name](const CodecEntry& codec) { return codec.name == name; }), std::string(name), options);
 }

@@ -78,6 +78,7 @@ struct FullValue {
     return value;
   }
   static bool IsFinite(const std::byte* in) { return std::isfinite(Load(in)); }
+  static bool IsLargest(const std::byte*) { return false; }  // nothing is beyond it
 };
 
 struct HalfValue {
@@ -88,6 +89,7 @@ struct HalfValue {
   }
   static float Load(const std::byte* in) { return Half16::ToFloat(Code(in)); }
   static bool IsFinite(const std::byte* in) { return (Code(in) & Half16::kInfinity) != Half16::kInfinity; }
+  static bool IsLargest(const std::byte* in) { return (Code(in) & 0x7FFFU) == Half16::kInfinity - 1U; }
 
  private:
   static std::uint16_t Code(const std::byte* in) {
@@ -112,6 +114,13 @@ class TopkCodec : public Codec {
             .divided_by = DividedBy::kReceiver};
   }
   std::size_t EncodedBytes(std::size_t n) const override { return Kept(n) * (kIndexBytes + Value::kBytes); }
+
+  std::size_t Saturated(std::span<const std::byte> payload, std::size_t n) const override {
+    std::size_t count = 0;
+    const std::byte* values = payload.data() + Kept(n) * kIndexBytes;
+    for (std::size_t j = 0; j < Kept(n); ++j) count += Value::IsLargest(values + j * Value::kBytes) ? 1U : 0U;
+    return count;
+  }
 
   std::unique_ptr<OwnerSum> MakeOwnerSum(std::uint32_t workers) const override {
     if (!union_reply_) return nullptr;

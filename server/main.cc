@@ -59,6 +59,7 @@ std::string ReportText(const ServerStats& s) {
                                  {"slabs_done", s.slabs_done},
                                  {"duplicates", s.duplicates},
                                  {"stale", s.stale},
+                                 {"saturated", s.saturated},
                                  {"held_bytes_max", s.held_bytes_max},
                                  {"pool_allocations", s.pool_allocations},
                                  {"jobs", s.jobs}};
@@ -98,9 +99,9 @@ int Serve(const Flags& flags) {
   if (!logger.ok()) return Complain(logger.status());
   (*logger)->SetContext({{"server", config.server.index}});
 
+  std::optional<Status> outcome;  // of the first job, if it is to be the last; read once the server has stopped
   auto server = Server::Start(config, logger->get());
   if (!server.ok()) return Complain(server.status());
-  std::optional<Status> outcome;  // of the first job, if it is to be the last; read once the server has stopped
   if (config.server.exit_when_done) {
     (*server)->Post([s = server->get(), &outcome] {
       s->on_job_ended = [&outcome](const Status& how) {
@@ -136,7 +137,7 @@ int Serve(const Flags& flags) {
   sigset_t pending;
   sigpending(&pending);
   const bool asked = signal != SIGUSR1 || sigismember(&pending, SIGTERM) == 1 || sigismember(&pending, SIGINT) == 1;
-  return asked || outcome->ok() ? 0 : Complain(*outcome);
+  return asked || !outcome.has_value() || outcome->ok() ? 0 : Complain(*outcome);
 }
 
 }  // namespace

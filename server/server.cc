@@ -233,6 +233,7 @@ void Server::Collect() {
   stats_.slabs_done += owners.slabs_done;
   stats_.duplicates += owners.duplicates;
   stats_.stale += owners.stale;
+  stats_.saturated += owners.saturated;
   stats_.held_bytes_max = std::max(stats_.held_bytes_max, owners.held_bytes_max);
 }
 

@@ -27,7 +27,7 @@ namespace tally {
 struct ServerStats {
   std::uint64_t bytes_received = 0, bytes_sent = 0, frames_received = 0, frames_sent = 0;
   std::uint64_t rejected_connections = 0, bad_frames = 0;
-  std::uint64_t pushes = 0, slabs_done = 0, duplicates = 0, stale = 0, held_bytes_max = 0;
+  std::uint64_t pushes = 0, slabs_done = 0, duplicates = 0, stale = 0, saturated = 0, held_bytes_max = 0;
   std::uint64_t jobs = 0, pool_allocations = 0;
 };
 

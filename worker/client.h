@@ -40,7 +40,7 @@ struct ClientStats {
   std::uint64_t steps_committed = 0, steps_skipped = 0;
   std::uint64_t pool_allocations = 0;                    // blocks the engine took from the system
   double engine_cpu_s = 0;                               // CPU time of the engine thread
-  std::uint64_t saturated = 0;                           // numbers beyond a codec's range when encoded (fp16, bf16)
+  std::uint64_t saturated = 0;                           // numbers pushed that were beyond their codec's 16 bits
   double residual_l1 = 0;
   std::uint64_t residual_bytes = 0;
 };

@@ -320,9 +320,8 @@ void Engine::OnVerdict(const VerdictMessage& verdict) {
   found->second->OnVerdict(verdict);
   if (found->second->saturated() == 0 || std::exchange(told_saturated_, true)) return;
   const Config::Compression& compression = loaded_.config.compression;
-  logger_->Warn("gradients beyond the codec's range",
-                {{"codec", compression.codec},
-                 {"numbers", found->second->saturated()},
+  logger_->Warn("gradients beyond the range of 16 bits",
+                {{"numbers", found->second->saturated()},
                  {"group", found->second->tables().message.name},
                  {"what_exceeds", compression.error_feedback ? "waits in the residual" : "is lost"}});
 }

@@ -60,7 +60,8 @@ Status GroupRuntime::CheckCodecs(std::span<const SavedTensor> saved, const Numbe
     const auto found = numbers.find(tensor.name);
     if (found == numbers.end()) return Mismatch("saved state of " + tensor.name + ": there is no such tensor here");
     if (const std::uint8_t codec = tables_->message.codecs[found->second]; tensor.codec != codec) {
-      return Misfit("codec of " + tensor.name, std::to_string(codec), std::to_string(tensor.codec));
+      return Misfit("codec of " + tensor.name, CodecName(codec),
+                    CodecName(tensor.codec) + " (auto may pick another one: name the codec in order to resume)");
     }
     if (!AllFinite(tensor.values.data(), tensor.values.size())) {
       return Corrupt("saved state of " + tensor.name + ": a value is not finite");

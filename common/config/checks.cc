@@ -136,9 +136,10 @@ std::vector<CodecOptionFault> CodecOptionFaults(const Config::Compression& optio
   if (!options.warmup.empty() && !selects) {
     add("compression.warmup", "it is for topk and dgc, not for " + codec);
   } else if (options.warmup.empty() != (options.warmup_steps == 0) || options.warmup.size() > kMaxWarmup) {
-    add("compression.warmup", std::to_string(options.warmup.size()) + " ratios, and compression.warmup_steps is " +
-                                  std::to_string(options.warmup_steps) + ": expected up to " +
-                                  std::to_string(kMaxWarmup) + " ratios and the steps for each, or neither");
+    add(options.warmup.empty() ? "compression.warmup_steps" : "compression.warmup",
+        std::to_string(options.warmup.size()) + " ratios in compression.warmup, and compression.warmup_steps is " +
+            std::to_string(options.warmup_steps) + ": expected up to " + std::to_string(kMaxWarmup) +
+            " ratios and the steps for each, or neither");
   }
   return faults;
 }

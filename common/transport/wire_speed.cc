@@ -5,8 +5,10 @@
 #include <netdb.h>
 #include <netinet/in.h>
 
+#include <filesystem>
 #include <fstream>
 #include <memory>
+#include <utility>
 
 #include "common/transport/local_address.h"
 
@@ -16,11 +18,20 @@ namespace {
 constexpr double kAssumed = 10e9 / 8;
 constexpr double kMegabit = 1e6 / 8;
 
-WireSpeed SpeedOfInterface(const std::string& name) {
-  std::ifstream file("/sys/class/net/" + name + "/speed");
+// How well a figure is known: real NICs before those that the system makes up, what it says before what is assumed.
+struct Nic {
+  WireSpeed speed;
+  int certainty = -1;
+};
+
+Nic NicOf(const std::string& name) {
+  const std::string place = "/sys/class/net/" + name;
+  std::error_code ignored;
+  const int real = std::filesystem::exists(place + "/device", ignored) ? 2 : 0;
+  std::ifstream file(place + "/speed");
   double megabits = 0;
-  if (file >> megabits && megabits > 0) return {megabits * kMegabit, name};
-  return {kAssumed, name + ", assumed"};
+  if (file >> megabits && megabits > 0) return {{megabits * kMegabit, name}, real + 1};
+  return {{kAssumed, name + ", assumed"}, real};
 }
 
 std::string Numeric(const sockaddr* address) {
@@ -40,15 +51,16 @@ WireSpeed SpeedOfWire(double rate_bits, std::string_view host) {
   ifaddrs* all = nullptr;
   if (getifaddrs(&all) != 0) return {kAssumed, "no NIC is known, assumed"};
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> interfaces(all, &freeifaddrs);
-  WireSpeed found;
+  Nic found;
   for (const ifaddrs* i = all; i != nullptr; i = i->ifa_next) {
     if (i->ifa_addr == nullptr || (i->ifa_addr->sa_family != AF_INET && i->ifa_addr->sa_family != AF_INET6)) continue;
-    if ((i->ifa_flags & IFF_UP) == 0 || (i->ifa_flags & IFF_LOOPBACK) != 0) continue;
+    if ((i->ifa_flags & IFF_RUNNING) == 0 || (i->ifa_flags & IFF_LOOPBACK) != 0) continue;
     if (!any && Numeric(i->ifa_addr) != host) continue;
-    const WireSpeed speed = SpeedOfInterface(i->ifa_name);
-    if (speed.bytes_per_s > found.bytes_per_s) found = speed;
+    const Nic nic = NicOf(i->ifa_name);
+    if (std::pair(nic.certainty, nic.speed.bytes_per_s) > std::pair(found.certainty, found.speed.bytes_per_s)) found = nic;
   }
-  return found.bytes_per_s > 0 ? found : WireSpeed{kAssumed, std::string(host) + " is of no NIC that is up, assumed"};
+  if (found.certainty >= 0) return found.speed;
+  return {kAssumed, any ? "no NIC is up, assumed" : std::string(host) + " is of no NIC that is up, assumed"};
 }
 
 }  // namespace tally

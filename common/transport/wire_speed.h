@@ -12,7 +12,8 @@ struct WireSpeed {
 };
 
 // `rate_bits`: link.rate, 0 if there is none. `host`: a local address as endpoints have it; one that stands for all
-// ("0.0.0.0", "[::]") means the fastest NIC that is up. A NIC whose speed the system does not know counts as 10 Gbit/s.
+// ("0.0.0.0", "[::]") means the fastest NIC that is up, a real one and one of known speed if there is any. A NIC whose
+// speed the system does not know counts as 10 Gbit/s.
 WireSpeed SpeedOfWire(double rate_bits, std::string_view host);
 
 }  // namespace tally

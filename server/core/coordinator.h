@@ -29,8 +29,10 @@ struct CoordinatorOptions {
   std::string version;
   std::uint64_t incarnation = 1; // seeds the job hash, with the job's name
   Nanos speak_up = std::chrono::seconds(5);
-  // The name of the codec that compression.codec = auto stands for in a job; asked once per job. Unset: none.
-  std::function<std::string(const Config& job, std::uint32_t workers)> advise_codec;
+  // Asked as a job with compression.codec = auto begins to gather; what it returns is asked for the codec's name when
+  // the first group is planned, once per job. Unset: none.
+  using Advice = std::function<std::string()>;
+  std::function<Advice(const Config& job, std::uint32_t workers)> advise_codec;
 };
 
 class Coordinator {

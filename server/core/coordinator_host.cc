@@ -1,6 +1,9 @@
 #include "server/core/coordinator_host.h"
 
+#include <future>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "common/transport/wire_speed.h"
 #include "compress/advisor.h"
@@ -34,8 +37,8 @@ Result<std::string> CoordinatorHost::Listen(Transport* control, std::string_view
   return options_.listening_on;
 }
 
-// Holds the loop up for the time of the measurement, some tens of milliseconds, once per job.
-std::string CoordinatorHost::AdviseCodec(const Config& job, std::uint32_t workers) {
+// Measures on a thread of its own, while the members gather: the loop must not stand still.
+CoordinatorOptions::Advice CoordinatorHost::AdviseCodec(const Config& job, std::uint32_t workers) {
   const Result<EndpointParts> where = ParseEndpoint(options_.listening_on);
   const WireSpeed wire = SpeedOfWire(rate_bits_, where.ok() ? where->host : "");
   const Result<ModeExpansion> mode = ExpandMode(job);
@@ -45,14 +48,18 @@ std::string CoordinatorHost::AdviseCodec(const Config& job, std::uint32_t worker
   question.servers = static_cast<std::uint32_t>(job.servers.addresses.size());
   question.server_shares = mode.ok() && mode->server_shares;
   question.worker_shares = mode.ok() && mode->worker_shares;
-  const Advice advice = tally::AdviseCodec(question, MeasureCodecCosts(job.compression, SteadyClock()));
-  logger_->Info("codec auto", {{"codec", advice.codec},
-                               {"why", advice.reason},
-                               {"nic_mbit", wire.bytes_per_s * 8e-6},
-                               {"nic", wire.source},
-                               {"workers", workers},
-                               {"servers", question.servers}});
-  return advice.codec;
+  auto costs = std::make_shared<std::future<std::vector<CodecCost>>>(std::async(
+      std::launch::async, [options = job.compression] { return MeasureCodecCosts(options, SteadyClock()); }));
+  return [this, question, wire, costs] {
+    const Advice advice = tally::AdviseCodec(question, costs->get());
+    logger_->Info("codec auto", {{"codec", advice.codec},
+                                 {"why", advice.reason},
+                                 {"nic_mbit", wire.bytes_per_s * 8e-6},
+                                 {"nic", wire.source},
+                                 {"workers", question.workers},
+                                 {"servers", question.servers}});
+    return advice.codec;
+  };
 }
 
 ConnectionId CoordinatorHost::IdOf(const Link& link) { return reinterpret_cast<ConnectionId>(link.context); }

@@ -41,7 +41,7 @@ class CoordinatorHost final : public Acceptor, public LinkHandler {
   void Tick();
   void Flush();
   void CloseSoon(ConnectionId id);
-  std::string AdviseCodec(const Config& job, std::uint32_t workers);
+  CoordinatorOptions::Advice AdviseCodec(const Config& job, std::uint32_t workers);
   static ConnectionId IdOf(const Link& link);
 
   EventLoop* loop_;

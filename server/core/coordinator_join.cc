@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "compress/codec.h"
 #include "server/core/coordinator_state.h"
 
 namespace tally {
@@ -105,6 +106,9 @@ Status Coordinator::Impl::StartJob(const JoinMessage& join, TimePoint now) {
   job->hash = Hash(join.job, options.incarnation + ++jobs_started);
   job->seats.resize(join.world);
   job->declared.resize(join.world);
+  if (job->config.compression.codec == kCodecAuto && options.advise_codec) {
+    job->advice = options.advise_codec(job->config, join.world);
+  }
   for (auto& [index, server] : servers) {
     if (index < job->servers) server.wait = Wait{{}, false, now + options.speak_up};
   }

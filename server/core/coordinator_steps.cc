@@ -3,7 +3,6 @@
 #include <charconv>
 #include <utility>
 
-#include "compress/codec.h"
 #include "server/core/coordinator_state.h"
 #include "server/core/group_plan.h"
 
@@ -51,10 +50,7 @@ void Coordinator::Impl::PublishGroup(TimePoint now) {
   }
   if (!why.ok()) return FailJob(Failure(why), 0, now);
 
-  if (job->auto_codec.empty()) {
-    const bool asked = job->config.compression.codec == kCodecAuto && options.advise_codec;
-    job->auto_codec = asked ? options.advise_codec(job->config, job->world()) : "none";
-  }
+  if (job->advice) job->auto_codec = std::exchange(job->advice, nullptr)();
   Result<LayoutMessage> planned = PlanGroup(declarations, job->config, job->auto_codec);
   if (!planned.ok()) return FailJob(Failure(planned.status()), 0, now);
 

@@ -392,8 +392,12 @@ bool Owner::Impl::EncodeReply(std::uint32_t local, std::span<std::byte> out) {
   auto* sum = reinterpret_cast<float*>(state.sum);
   for (std::size_t i = 0; state.kept != 0 && i < owned.slab.elements; ++i) sum[i] += 0.0F;
   const Slab& residual = residual_layout_.slabs[local];
-  return encoder_.Encode(*owned.codec, key, sum, owned.slab.elements, TotalWeight(state), residual_.Old(residual),
-                         residual_.Next(residual), out.data());
+  if (!encoder_.Encode(*owned.codec, key, sum, owned.slab.elements, TotalWeight(state), residual_.Old(residual),
+                       residual_.Next(residual), out.data())) {
+    return false;
+  }
+  stats_.saturated += owned.codec->Saturated(out, owned.slab.elements);
+  return true;
 }
 
 void Owner::Impl::MakeReply(std::uint32_t local, ReplyFrame* reply) const {

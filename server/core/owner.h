@@ -79,6 +79,7 @@ class Owner {
 
   struct Stats {
     std::uint64_t pushes = 0, duplicates = 0, stale = 0, slabs_done = 0, non_finite_slabs = 0;
+    std::uint64_t saturated = 0;  // numbers of replies (Codec::Saturated)
     std::uint64_t held_bytes = 0, held_bytes_max = 0, accumulator_bytes = 0;
   };
   const Stats& stats() const;

@@ -12,6 +12,7 @@ void AddTo(Owner::Stats* total, const Owner::Stats& s) {
   total->stale += s.stale;
   total->slabs_done += s.slabs_done;
   total->non_finite_slabs += s.non_finite_slabs;
+  total->saturated += s.saturated;
   total->held_bytes += s.held_bytes;
   total->held_bytes_max += s.held_bytes_max;
   total->accumulator_bytes += s.accumulator_bytes;

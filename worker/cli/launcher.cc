@@ -371,6 +371,7 @@ Status Launcher::WaitFor(const std::vector<std::size_t>& numbers, Nanos timeout,
 
 void Launcher::WaitAllEnded(Nanos at_most) { impl_->PumpWhileRunning(at_most); }
 
+void Launcher::Follow(std::size_t number) { impl_->children[number]->state.follows = true; }
 void Launcher::SignalAll(int signal) { impl_->SignalAll(signal); }
 void Launcher::Signal(std::size_t number, int signal) { impl_->Signal(number, signal); }
 void Launcher::EndAll() { impl_->EndAll(impl_->options.grace); }

@@ -31,13 +31,14 @@ struct ProcessState {
   pid_t pid = 0;
   bool running = true;
   bool ended_by_us = false;  // it was still running when the launcher began to end it
+  bool follows = false;      // its exit code tells how the others fared (Launcher::Follow)
   int exit_code = 0;         // of a process that exited
   int signal = 0;            // that killed it, 0 = it exited by itself
   Nanos ran_for{};
   double cpu_s = 0;              // user + system, of it and its waited-for children; set at its end
   std::uint64_t peak_rss_kb = 0; // set at its end
 
-  bool failed() const { return !running && !ended_by_us && (exit_code != 0 || signal != 0); }
+  bool failed() const { return !running && !ended_by_us && ((exit_code != 0 && !follows) || signal != 0); }
   // As shells have it: exit code, or 128 + signal.
   int ShellCode() const { return signal != 0 ? 128 + signal : exit_code; }
   // "rank 2 (pid 4711) exited with code 3", "… was killed by SIGSEGV", "… is running".
@@ -65,6 +66,10 @@ class Launcher {
   // Starts a process and returns its number (0, 1, …). Errors: kInvalidArgument (no such program, not executable),
   // kUnavailable (fork, pipe; errno).
   Result<std::size_t> Spawn(const ProcessSpec& spec);
+
+  // From now on an exit code of that process is no failure: it ends with the others and repeats what they came to. A
+  // signal that kills it is one.
+  void Follow(std::size_t number);
 
   // Delivers output and notices ends until `done()`. Errors: kTimeout ("what" in the text); the failure of the first
   // process that failed (kPeerLost), or the signal we got (kUnavailable); nothing is ended by this call.

@@ -157,11 +157,12 @@ struct LocalJob::Impl {
     for (const std::string& text : options.server_overrides) add({"--set", Replaced(text, "{index}", index)});
     if (index > 0) add({"--set", "servers.addresses=" + addresses[0]});
 
-    TALLY_ASSIGN_OR_RETURN([[maybe_unused]] const std::size_t number, launcher.Spawn(spec));
+    TALLY_ASSIGN_OR_RETURN(const std::size_t number, launcher.Spawn(spec));
     std::string address;
     const auto ready = [&] { return !(address = FirstLine(base + ".port")).empty(); };
     TALLY_RETURN_IF_ERROR(launcher.WaitUntil(ready, options.start_timeout, "address from " + label));
     addresses.push_back(address);
+    launcher.Follow(number);
     return Status::Ok();
   }
 

@@ -154,6 +154,24 @@ TEST(Launcher, TimeoutEndsAll) {
   EXPECT_FALSE(launcher.process(slow).running);
 }
 
+TEST(Launcher, AFollowersExitCodeIsNoFailureButItsDeathIs) {
+  for (const char* end : {"exit 3", "kill -SEGV $$"}) {
+    const bool died = std::string_view(end) != "exit 3";
+    std::vector<std::string> lines;
+    Launcher launcher(Lines(&lines));
+    const std::size_t follower = Spawned(launcher, Shell("server 0", end));
+    launcher.Follow(follower);
+    const std::size_t worker = Spawned(launcher, Shell("rank 0", died ? "sleep 300" : "sleep 0.3; echo saved"));
+    const Status status = launcher.WaitFor({worker}, kLong, "end");
+    EXPECT_EQ(status.ok(), !died) << status.ToString();
+    EXPECT_EQ(launcher.process(follower).exit_code, died ? 0 : 3);
+    EXPECT_EQ(launcher.first_failure(), died ? 0 : -1);
+    if (!died) {
+      EXPECT_THAT(lines, ::testing::Contains("1o saved"));
+    }
+  }
+}
+
 TEST(Launcher, SignalsArePassedOn) {
   std::vector<std::string> lines;
   Launcher launcher(Lines(&lines));

@@ -49,7 +49,9 @@ TEST(Advisor, PeersPayTheWireTwiceAndTheOwnersShare) {
   const AdviceQuestion direct{10e9 / 8, 64, 0, false, true};
   EXPECT_THAT(AdviseCodec(direct, kCosts).reason, HasSubstr("none 190 ms (wire "));
   EXPECT_EQ(Pick(direct), "int8");
+  // Equal shares of an eighth: 7/8 to the others and 3/8 in answers, 1.25 times the 80 ms.
   const AdviceQuestion hybrid{10e9 / 8, 4, 4, true, true};
+  EXPECT_THAT(AdviseCodec(hybrid, kCosts).reason, HasSubstr("ms (wire 100 ms), bf16"));
   EXPECT_EQ(Pick(hybrid), "int8");
 }
 

@@ -231,7 +231,7 @@ TEST_F(CoordinatorTest, CodecAutoIsAskedOncePerJobAndTravelsInTheLayouts) {
     ++asked;
     EXPECT_EQ(job.compression.codec, "auto");
     EXPECT_EQ(workers, 2U);
-    return std::string("int8");
+    return [] { return std::string("int8"); };
   });
   const auto start = [](CoordinatorFixture* fixture) {
     for (std::uint32_t r = 0; r < 2; ++r) {
