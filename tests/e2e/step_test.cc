@@ -418,8 +418,8 @@ TEST_P(Linear, AllExchangesDeliverTheSameBits) {
         TALLY_ASSIGN_OR_RETURN(const StepResult result, group->EndStep());
         if ((result.outcome == Outcome::kSkipped) != (step == 2)) return Internal("outcome: " + result.reason);
         if (step == 2) {
-          const char* expected = "rank 1: non-finite value in the gradient of tensor a";
-          if (result.reason.find(expected) == std::string::npos) return Internal("reason: " + result.reason);
+          const char* wanted = "rank 1: non-finite value in the gradient of tensor a";
+          if (result.reason.find(wanted) == std::string::npos) return Internal("reason: " + result.reason);
           if (!std::isnan(group->Output(0)[0])) return Internal("a skipped tensor delivers NaN");
           continue;
         }
