@@ -199,6 +199,11 @@ std::string CodecName(std::uint8_t id) {
   return found == kKnown.end() ? "codec " + std::to_string(id) : std::string(found->name);
 }
 
+bool IsLinearCodec(std::uint8_t id) {
+  const auto found = std::ranges::find(kKnown, id, &Known::id);
+  return found != kKnown.end() && found->linear;
+}
+
 Result<std::unique_ptr<Codec>> MakeCodec(std::string_view name, const Config::Compression& options) {
   return Make(Find([name](const CodecEntry& codec) { return codec.name == name; }), std::string(name), options);
 }

@@ -108,6 +108,7 @@ struct CodecEntry {
 std::span<const CodecEntry> Codecs();
 // Of linear ones too; "codec 77" for an id that nobody has.
 std::string CodecName(std::uint8_t id);
+bool IsLinearCodec(std::uint8_t id);
 // Linear codecs are made by MakeLinearCodec (linear.h). Errors: kInvalidArgument with the list of names (unknown), or
 // naming the option that is out of range.
 Result<std::unique_ptr<Codec>> MakeCodec(std::string_view name, const Config::Compression& options);

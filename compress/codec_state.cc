@@ -4,23 +4,17 @@ namespace tally {
 
 bool CodecState::Encode(const Codec& codec, const EncodeKey& key, const Slab& slab, std::uint32_t slab_number,
                         const float* g, float w, std::byte* out) {
-  if (!EncodeUncounted(codec, key, slab, slab_number, g, w, out)) return false;
-  saturated += codec.Saturated({out, codec.EncodedBytes(slab.elements)}, slab.elements);
-  return true;
-}
-
-bool CodecState::EncodeUncounted(const Codec& codec, const EncodeKey& key, const Slab& slab,
-                                 std::uint32_t slab_number, const float* g, float w, std::byte* out) {
   const std::size_t n = slab.elements;
   const CodecTraits traits = codec.traits();
-  if (!traits.lossy) return codec.EncodeWithFeedback(key, g, w, nullptr, nullptr, n, out);  // before the codec begins
-  const float* e = feedback.Old(slab);
-  float* e_out = feedback.Next(slab);
-  if (traits.momentum) {
-    return codec.EncodeWithMomentum(key, g, w, velocity.Old(slab), velocity.Next(slab), e, e_out, n, out);
-  }
-  if (Version(codec) != 0) return codec.EncodeShared(g, w, e, scales.Old(slab_number), e_out, n, out);
-  return codec.EncodeWithFeedback(key, g, w, e, e_out, n, out);
+  // A lossless one before the codec begins leaves the residual alone.
+  const float* e = traits.lossy ? feedback.Old(slab) : nullptr;
+  float* e_out = traits.lossy ? feedback.Next(slab) : nullptr;
+  const bool finite =
+      traits.momentum ? codec.EncodeWithMomentum(key, g, w, velocity.Old(slab), velocity.Next(slab), e, e_out, n, out)
+      : Version(codec) != 0 ? codec.EncodeShared(g, w, e, scales.Old(slab_number), e_out, n, out)
+                            : codec.EncodeWithFeedback(key, g, w, e, e_out, n, out);
+  if (finite) saturated += codec.Saturated({out, codec.EncodedBytes(n)}, n);
+  return finite;
 }
 
 bool CodecState::Decode(const Codec& codec, const OwnerSum* sum, std::span<const std::byte> reply,

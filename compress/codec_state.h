@@ -41,10 +41,6 @@ struct CodecState {
     velocity.Drop();
     scales.Drop();
   }
-
- private:
-  bool EncodeUncounted(const Codec& codec, const EncodeKey& key, const Slab& slab, std::uint32_t slab_number,
-                       const float* g, float w, std::byte* out);
 };
 
 }  // namespace tally

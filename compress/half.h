@@ -13,13 +13,13 @@ namespace tally {
 struct Half16 {
   static constexpr std::uint8_t kId = 1;
   static constexpr std::string_view kName = "fp16";
-  static constexpr std::uint16_t kInfinity = 0x7C00;
+  static constexpr std::uint16_t kInfinity = 0x7C00, kLargest = 0x7BFF;
 
   static std::uint16_t FromFloat(float value) {
     const auto bits = std::bit_cast<std::uint32_t>(value);
     const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
     const std::uint32_t normal =
-        std::min((magnitude + 0xFFFu + ((magnitude >> 13) & 1u) - (112u << 23)) >> 13, std::uint32_t{0x7BFF});
+        std::min((magnitude + 0xFFFu + ((magnitude >> 13) & 1u) - (112u << 23)) >> 13, std::uint32_t{kLargest});
     // The spacing of fp32 in [0.5, 1) is that of fp16's denormals, so this addition rounds to it.
     const std::uint32_t small = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3F000000u;
     return static_cast<std::uint16_t>((bits >> 16 & 0x8000u) | Select(magnitude < (113u << 23), small, normal));
@@ -45,13 +45,13 @@ struct Half16 {
 struct BFloat16 {
   static constexpr std::uint8_t kId = 2;
   static constexpr std::string_view kName = "bf16";
-  static constexpr std::uint16_t kInfinity = 0x7F80;
+  static constexpr std::uint16_t kInfinity = 0x7F80, kLargest = 0x7F7F;
 
   static std::uint16_t FromFloat(float value) {
     const auto bits = std::bit_cast<std::uint32_t>(value);
     const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
     const std::uint32_t rounded =
-        std::min((magnitude + 0x7FFFu + ((magnitude >> 16) & 1u)) >> 16, std::uint32_t{0x7F7F});
+        std::min((magnitude + 0x7FFFu + ((magnitude >> 16) & 1u)) >> 16, std::uint32_t{kLargest});
     return static_cast<std::uint16_t>((bits >> 16 & 0x8000u) | (magnitude < 0x00800000u ? 0u : rounded));
   }
 

@@ -41,7 +41,7 @@ struct HalfFormat {
 
   static std::size_t Saturated(const std::byte* in, std::size_t n) {
     std::uint32_t count = 0;
-    for (std::size_t i = 0; i < n; ++i) count += (Code(in, i) & 0x7FFFu) == Half::kInfinity - 1U ? 1U : 0U;
+    for (std::size_t i = 0; i < n; ++i) count += (Code(in, i) & 0x7FFFu) == Half::kLargest ? 1U : 0U;
     return count;
   }
 

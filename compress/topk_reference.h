@@ -89,7 +89,7 @@ struct HalfValue {
   }
   static float Load(const std::byte* in) { return Half16::ToFloat(Code(in)); }
   static bool IsFinite(const std::byte* in) { return (Code(in) & Half16::kInfinity) != Half16::kInfinity; }
-  static bool IsLargest(const std::byte* in) { return (Code(in) & 0x7FFFU) == Half16::kInfinity - 1U; }
+  static bool IsLargest(const std::byte* in) { return (Code(in) & 0x7FFFU) == Half16::kLargest; }
 
  private:
   static std::uint16_t Code(const std::byte* in) {

@@ -111,7 +111,9 @@ class TopkUnionSum final : public OwnerSum {
   static std::size_t NonZeros(const float* sum, std::size_t n) {
     return n - static_cast<std::size_t>(std::count(sum, sum + n, 0.0F));
   }
-  std::size_t MostNonZeros(std::size_t n) const { return std::min(n, workers_ * (codec_->EncodedBytes(n) / bytes_per_kept_)); }
+  std::size_t MostNonZeros(std::size_t n) const {
+    return std::min(n, workers_ * (codec_->EncodedBytes(n) / bytes_per_kept_));
+  }
   static bool IsDense(std::size_t count, std::size_t n) {
     return count * (kIndexBytes + kValueBytes) > n * kValueBytes;
   }

@@ -81,7 +81,8 @@ Status Server::Begin() {
     coordinator.version = kVersion;
     coordinator.incarnation = incarnation_;
     coordinator_host_ = std::make_unique<CoordinatorHost>(&loop_, logger_, config_.link.rate_bits, coordinator);
-    TALLY_ASSIGN_OR_RETURN(control_address_, coordinator_host_->Listen(control_transport_.get(), config_.server.listen, Role::kServer));
+    TALLY_ASSIGN_OR_RETURN(control_address_, coordinator_host_->Listen(control_transport_.get(), config_.server.listen,
+                                                                       Role::kServer));
     coordinator_ = control_address_;
   } else {
     if (config_.servers.addresses.empty()) {

@@ -301,8 +301,14 @@ void Engine::OnLayout(LayoutMessage message) {
     options.collective = tables->message.name.starts_with(kCollectivePrefix);
     TALLY_ASSIGN_OR_RETURN(auto group, GroupRuntime::Make(options, tables, declared.own, &pool_, this));
     declared.group = group.get();
-    if (const std::uint64_t bytes = group->feedback().bytes() + group->velocity().bytes(); bytes > 0) {
-      logger_->Info("error feedback", {{"group", tables->message.name}, {"bytes", bytes}});
+    if (!options.collective) {
+      std::map<std::string, int> codecs;
+      for (const std::uint8_t id : tables->message.codecs) ++codecs[CodecName(id)];
+      std::string text;
+      for (const auto& [name, tensors] : codecs) text += (text.empty() ? "" : ", ") + name + " " + std::to_string(tensors);
+      logger_->Info("group", {{"group", tables->message.name},
+                              {"tensors_by_codec", text},
+                              {"residual_bytes", group->feedback().bytes() + group->velocity().bytes()}});
     }
     groups_[tables->message.group.value] = std::move(group);
     return Status::Ok();

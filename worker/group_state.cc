@@ -60,8 +60,9 @@ Status GroupRuntime::CheckCodecs(std::span<const SavedTensor> saved, const Numbe
     const auto found = numbers.find(tensor.name);
     if (found == numbers.end()) return Mismatch("saved state of " + tensor.name + ": there is no such tensor here");
     if (const std::uint8_t codec = tables_->message.codecs[found->second]; tensor.codec != codec) {
+      const bool picked = tables_->options.codec == kCodecAuto;
       return Misfit("codec of " + tensor.name, CodecName(codec),
-                    CodecName(tensor.codec) + " (auto may pick another one: name the codec in order to resume)");
+                    CodecName(tensor.codec) + (picked ? "; auto picks anew: name the codec in order to resume" : ""));
     }
     if (!AllFinite(tensor.values.data(), tensor.values.size())) {
       return Corrupt("saved state of " + tensor.name + ": a value is not finite");

@@ -27,10 +27,12 @@ Result<std::unique_ptr<SimulatedExchange>> SimulatedExchange::Make(std::span<con
                                                                    const Config::Compression& compression) {
   // Refused here if unknown: CodecForTensor would let its tensors travel uncompressed.
   TALLY_RETURN_IF_ERROR(TraitsOfCodec(compression.codec, compression).status());
-  TALLY_ASSIGN_OR_RETURN(const std::vector<std::uint8_t> ids, ChooseCodecs(tensors, ExchangeKind::kOwners, compression, workers));
+  constexpr ExchangeKind kOwners = ExchangeKind::kOwners;
+  TALLY_ASSIGN_OR_RETURN(const std::vector<std::uint8_t> ids, ChooseCodecs(tensors, kOwners, compression, workers));
   std::vector<std::vector<std::uint32_t>> buckets(1);
   for (std::uint32_t t = 0; t < tensors.size(); ++t) buckets[0].push_back(t);
-  TALLY_ASSIGN_OR_RETURN(std::vector<WireLayout> wires, MakeWireStages(tensors, buckets, ids, ExchangeKind::kOwners, compression, workers));
+  TALLY_ASSIGN_OR_RETURN(std::vector<WireLayout> wires,
+                         MakeWireStages(tensors, buckets, ids, kOwners, compression, workers));
   std::unique_ptr<SimulatedExchange> exchange(new SimulatedExchange(workers, compression));
   for (WireLayout& wire : wires) TALLY_RETURN_IF_ERROR(exchange->AddStage(std::move(wire)));
   exchange->MakeResiduals();

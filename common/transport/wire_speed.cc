@@ -2,7 +2,6 @@
 
 #include <ifaddrs.h>
 #include <net/if.h>
-#include <netdb.h>
 #include <netinet/in.h>
 
 #include <filesystem>
@@ -11,6 +10,7 @@
 #include <utility>
 
 #include "common/transport/local_address.h"
+#include "common/transport/sockets.h"
 
 namespace tally {
 namespace {
@@ -34,13 +34,6 @@ Nic NicOf(const std::string& name) {
   return {{kAssumed, name + ", assumed"}, real};
 }
 
-std::string Numeric(const sockaddr* address) {
-  const bool is_ipv4 = address->sa_family == AF_INET;
-  char text[NI_MAXHOST];
-  const auto length = static_cast<socklen_t>(is_ipv4 ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
-  return getnameinfo(address, length, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0 ? text : "";
-}
-
 }  // namespace
 
 WireSpeed SpeedOfWire(double rate_bits, std::string_view host) {
@@ -48,6 +41,8 @@ WireSpeed SpeedOfWire(double rate_bits, std::string_view host) {
   if (IsLoopbackAddress(host)) return {0, "loopback"};
   if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
   const bool any = host == "0.0.0.0" || host == "::" || host.empty();
+  const bool v6 = host.find(':') != std::string_view::npos;
+  const std::string wanted = (v6 ? "[" + std::string(host) + "]" : std::string(host)) + ":0";
   ifaddrs* all = nullptr;
   if (getifaddrs(&all) != 0) return {kAssumed, "no NIC is known, assumed"};
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> interfaces(all, &freeifaddrs);
@@ -55,7 +50,9 @@ WireSpeed SpeedOfWire(double rate_bits, std::string_view host) {
   for (const ifaddrs* i = all; i != nullptr; i = i->ifa_next) {
     if (i->ifa_addr == nullptr || (i->ifa_addr->sa_family != AF_INET && i->ifa_addr->sa_family != AF_INET6)) continue;
     if ((i->ifa_flags & IFF_RUNNING) == 0 || (i->ifa_flags & IFF_LOOPBACK) != 0) continue;
-    if (!any && Numeric(i->ifa_addr) != host) continue;
+    const auto bytes =
+        static_cast<socklen_t>(i->ifa_addr->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
+    if (!any && AddressText(i->ifa_addr, bytes) != wanted) continue;
     const Nic nic = NicOf(i->ifa_name);
     if (std::pair(nic.certainty, nic.speed.bytes_per_s) > std::pair(found.certainty, found.speed.bytes_per_s)) found = nic;
   }

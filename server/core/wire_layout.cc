@@ -74,8 +74,7 @@ Result<std::vector<WireLayout>> MakeWireStages(std::span<const TensorSpec> tenso
   std::vector<std::uint8_t> uncompressed;
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     // A residual that owners of a tensor have before its linear codec begins would have no owner afterwards.
-    TALLY_ASSIGN_OR_RETURN(const auto linear, MakeLinearCodec(codecs[t], options));
-    uncompressed.push_back(linear != nullptr ? kCodecNone : Uncompressed(tensors[t], exchange));
+    uncompressed.push_back(IsLinearCodec(codecs[t]) ? kCodecNone : Uncompressed(tensors[t], exchange));
   }
   std::vector<CodecStage> stages = CodecStages(options);
   if (std::ranges::equal(codecs, uncompressed)) stages = {{.first_step = 0, .options = options}};

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -24,6 +25,9 @@ struct Ran {
 Ran Tally(const std::vector<std::string>& arguments, const std::string& program = TALLY_PROGRAM) {
   CommandContext context;
   context.environment = {{"PATH", "/usr/bin:/bin"}};
+  for (const char* sanitizer : {"ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS"}) {  // children are instrumented, too
+    if (const char* options = std::getenv(sanitizer)) context.environment[sanitizer] = options;
+  }
   context.program = program;
   context.version = "1.2.3";
   testing::internal::CaptureStdout();
