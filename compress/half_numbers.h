@@ -4,17 +4,28 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "common/units.h"
+#include "compress/codec.h"
 
 namespace tally {
 
 // What numbers of a type travel as if nothing compresses them: a codec's id.
 std::uint8_t PlainCodec(DType type);
 
-// `type` is kFloat16 or kBFloat16. Exact.
-void Widen(DType type, const std::uint16_t* in, std::size_t n, float* out);
-// To the nearest, ties to even; finite numbers beyond the range become the largest.
-void Narrow(DType type, const float* in, std::size_t n, std::uint16_t* out);
+class HalfNumbers {
+ public:
+  explicit HalfNumbers(DType type);  // kFloat16 or kBFloat16
+
+  // Exact.
+  void Widen(const std::uint16_t* in, std::size_t n, float* out) const;
+  // To the nearest, ties to even; finite numbers beyond the range become the largest.
+  void Narrow(const float* in, std::size_t n, std::uint16_t* out) const;
+
+ private:
+  DType type_;
+  std::unique_ptr<Codec> codec_;  // rounds what is finite
+};
 
 }  // namespace tally

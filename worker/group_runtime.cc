@@ -8,7 +8,6 @@
 
 #include "common/reduce/reduce.h"
 #include "common/schedule/schedule.h"
-#include "compress/half_numbers.h"
 
 namespace tally {
 namespace {
@@ -129,6 +128,7 @@ Result<std::unique_ptr<GroupRuntime>> GroupRuntime::Make(const Options& options,
     group->inputs[t] = group->arena_input(t).data();
     group->outputs[t] = reinterpret_cast<float*>(group->output_arena_.bytes().data() + group->arena_offset_[t]);
     if (layout.tensors[t].dtype == DType::kFloat32) continue;
+    group->halves_.try_emplace(layout.tensors[t].dtype, layout.tensors[t].dtype);
     group->own_input16_[t].resize(group->elements(t));
     group->output16_[t].resize(group->elements(t));
     group->inputs16[t] = group->own_input16_[t].data();
@@ -212,14 +212,14 @@ void GroupRuntime::WidenInputs(std::uint32_t bucket) {
   if (buckets_[bucket].missing) return;  // zeros
   for (const std::uint32_t t : tables_->message.buckets[bucket]) {
     if (inputs16[t] == nullptr || kept[t] != 0) continue;
-    Widen(tables_->message.tensors[t].dtype, inputs16[t], elements(t), arena_input(t).data());
+    halves_.at(tables_->message.tensors[t].dtype).Widen(inputs16[t], elements(t), arena_input(t).data());
   }
 }
 
 void GroupRuntime::NarrowOutputs(std::uint32_t bucket) {
   for (const std::uint32_t t : tables_->message.buckets[bucket]) {
     if (inputs16[t] == nullptr) continue;
-    Narrow(tables_->message.tensors[t].dtype, outputs[t], elements(t), output16_[t].data());
+    halves_.at(tables_->message.tensors[t].dtype).Narrow(outputs[t], elements(t), output16_[t].data());
   }
 }
 

@@ -15,6 +15,7 @@
 #include "common/arena.h"
 #include "common/recycled_list.h"
 #include "compress/codec_state.h"
+#include "compress/half_numbers.h"
 #include "compress/linear.h"
 #include "compress/saved_state.h"
 #include "server/core/group_tables.h"
@@ -174,6 +175,7 @@ class GroupRuntime final : public ExchangeEnvironment {
   Arena input_arena_, output_arena_;
   std::vector<std::uint64_t> arena_offset_;  // per tensor of the layout, bytes
   std::vector<std::vector<std::uint16_t>> own_input16_, output16_;  // per tensor of the layout
+  std::map<DType, HalfNumbers> halves_;                             // of the types that tensors have
   std::vector<std::uint32_t> to_layout_, to_own_;
   std::vector<float> zeros_;
 

@@ -25,7 +25,7 @@ std::vector<std::uint16_t> Halves(DType type, std::uint32_t rank) {
   std::vector<float> wide(kElements);
   for (std::size_t i = 0; i < kElements; ++i) wide[i] = Gradient(rank, i);
   std::vector<std::uint16_t> halves(kElements);
-  Narrow(type, wide.data(), kElements, halves.data());
+  HalfNumbers(type).Narrow(wide.data(), kElements, halves.data());
   return halves;
 }
 
@@ -62,10 +62,10 @@ class HalfInput : public testing::TestWithParam<Case> {
         TALLY_RETURN_IF_ERROR(group->EndStep().status());
         if (group->Output(1)[99] != 0.25F || !group->Output16(1).empty()) return Internal("the fp32 tensor");
         std::vector<std::uint16_t> rounded(kElements);
-        Narrow(type, group->Output(0).data(), kElements, rounded.data());
+        HalfNumbers(type).Narrow(group->Output(0).data(), kElements, rounded.data());
         if (!std::ranges::equal(rounded, group->Output16(0))) return Internal("Output16 is not Output, rounded");
         std::vector<float> wide(kElements);
-        Widen(type, rounded.data(), kElements, wide.data());
+        HalfNumbers(type).Widen(rounded.data(), kElements, wide.data());
         for (std::size_t i = 0; i < kElements; ++i) sum[i] += kWorkers * static_cast<double>(wide[i]);
       }
       const std::lock_guard lock(mutex);

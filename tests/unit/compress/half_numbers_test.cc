@@ -29,15 +29,15 @@ TEST(HalfNumbers, EveryCodeThereAndBack) {
   for (const DType type : {DType::kFloat16, DType::kBFloat16}) {
     std::vector<float> wide(codes.size());
     std::vector<std::uint16_t> back(codes.size());
-    Widen(type, codes.data(), codes.size(), wide.data());
-    Narrow(type, wide.data(), wide.size(), back.data());
+    HalfNumbers(type).Widen(codes.data(), codes.size(), wide.data());
+    HalfNumbers(type).Narrow(wide.data(), wide.size(), back.data());
     for (unsigned i = 0; i < codes.size(); ++i) {
       const float expected = ByDefinition(type, i);
       ASSERT_EQ(std::isnan(wide[i]), std::isnan(expected)) << DTypeName(type) << " " << i;
       if (std::isnan(expected)) {
         std::uint16_t again = back[i];
         float value = 0;
-        Widen(type, &again, 1, &value);
+        HalfNumbers(type).Widen(&again, 1, &value);
         ASSERT_TRUE(std::isnan(value)) << DTypeName(type) << " " << i;
         continue;
       }
@@ -52,11 +52,11 @@ TEST(HalfNumbers, EveryCodeThereAndBack) {
 TEST(HalfNumbers, RoundsToTheNearestTiesToEvenAndSaturates) {
   const std::vector<float> values = {1.0F + 0x1p-11F, 1.0F + 3 * 0x1p-11F, -65504.0F, 65520.0F, 1e30F, 0x1p-25F, 3 * 0x1p-25F};
   std::vector<std::uint16_t> codes(values.size());
-  Narrow(DType::kFloat16, values.data(), values.size(), codes.data());
+  HalfNumbers(DType::kFloat16).Narrow(values.data(), values.size(), codes.data());
   EXPECT_EQ(codes, (std::vector<std::uint16_t>{0x3C00, 0x3C02, 0xFBFF, 0x7BFF, 0x7BFF, 0x0000, 0x0002}));
   const std::vector<float> others = {1.0F + 0x1p-8F, 1.0F + 3 * 0x1p-8F, std::numeric_limits<float>::max()};
   codes.resize(others.size());
-  Narrow(DType::kBFloat16, others.data(), others.size(), codes.data());
+  HalfNumbers(DType::kBFloat16).Narrow(others.data(), others.size(), codes.data());
   EXPECT_EQ(codes, (std::vector<std::uint16_t>{0x3F80, 0x3F82, 0x7F7F}));
 }
 
