@@ -119,12 +119,15 @@ Status OwnerHost::BeginStageOf(const FrameHeader& header, Hosted* hosted) const 
 
 Status OwnerHost::OnPush(Frame& frame) {
   const auto found = groups_.find(frame.header.group.value);
-  const std::string group = "push for group " + std::to_string(frame.header.group.value);
-  if (found == groups_.end()) return Corrupt(group + ", of which nothing is owned here");
+  const auto stray = [&frame](const std::string& when) {
+    return Corrupt("push for group " + std::to_string(frame.header.group.value) + ", of which nothing is owned here" +
+                   when);
+  };
+  if (found == groups_.end()) return stray("");
   Hosted& hosted = found->second;
   TALLY_RETURN_IF_ERROR(BeginStageOf(frame.header, &hosted));
   if (hosted.owner == nullptr) {
-    return Corrupt(group + ", of which nothing is owned here in step " + std::to_string(frame.header.step.value));
+    return stray(" in step " + std::to_string(frame.header.step.value));
   }
   const Status status = hosted.owner->OnPush(frame, &replies_);
   for (ReplyFrame& reply : replies_) {
