@@ -47,6 +47,7 @@ struct OneBitBlock : OneBit {
     std::memcpy(out, &scale, kScaleBytes);
     const auto value = hn::Set(d, scale);
     const std::uint32_t used = scale == 0.0f ? 0u : ~0u;
+    const auto sign_bit = hn::BitCast(d, hn::Set(hn::RebindToUnsigned<Floats>(), used & 0x80000000u));
     for (std::size_t first = 0; first < kBlock; first += kWord) {
       std::uint32_t signs = 0;
       for (std::size_t i = 0; i < kWord; i += kLanes) {
@@ -56,7 +57,7 @@ struct OneBitBlock : OneBit {
         std::uint32_t word = 0;
         std::memcpy(&word, bits, sizeof word);
         signs |= word << i;
-        keep(first + i, v, scale == 0.0f ? value : hn::CopySignToAbs(value, v));
+        keep(first + i, v, hn::Or(value, hn::And(v, sign_bit)));
       }
       signs &= used;
       // What fills the last block up may be -0, where the weight is negative.
