@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <limits>
+#include <utility>
 
 #include "common/check.h"
 #include "compress/codec.h"
@@ -12,7 +13,9 @@
 namespace tally {
 namespace {
 
-constexpr std::string_view kCandidates[] = {"none", "bf16", "int8"};
+// The first travels as if nothing compressed it. Of two codecs of 16 bits a number keeps its own.
+constexpr std::string_view kForFp32[] = {"none", "bf16", "int8"}, kForFp16[] = {"fp16", "int8"}, kForBf16[] = {"bf16", "int8"};
+constexpr std::string_view kCandidates[] = {"none", "fp16", "bf16", "int8"};
 constexpr double kWorthIt = 0.9;  // of the time without a codec: what is lost in accuracy wants a reason
 constexpr std::size_t kElements = 65536, kSlabs = 16;  // together beyond the nearest caches, as gradients are
 constexpr int kPasses = 3;
@@ -114,6 +117,20 @@ Advice AdviseCodec(const AdviceQuestion& question, std::span<const CodecCost> co
     }
   }
   return {std::string(best->codec), reason};
+}
+
+const std::string& AutoCodecs::For(DType type) const {
+  return type == DType::kFloat16 ? fp16 : type == DType::kBFloat16 ? bf16 : fp32;
+}
+
+AutoAdvice AdviseCodecs(const AdviceQuestion& question, std::span<const CodecCost> costs) {
+  const auto among = [&](std::span<const std::string_view> names) {
+    std::vector<CodecCost> candidates;
+    for (const std::string_view name : names) candidates.push_back(*std::ranges::find(costs, name, &CodecCost::codec));
+    return AdviseCodec(question, candidates);
+  };
+  Advice fp32 = among(kForFp32);
+  return {{std::move(fp32.codec), among(kForFp16).codec, among(kForBf16).codec}, std::move(fp32.reason)};
 }
 
 }  // namespace tally

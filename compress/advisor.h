@@ -1,5 +1,5 @@
-// What compression.codec = auto stands for: of none, bf16 and int8 the one with which an exchange is predicted to take
-// least time, and none unless another gains a tenth (CODECS §3). Predicted are the bytes of the busiest NIC plus what the
+// What compression.codec = auto stands for: of the own type, bf16 and int8 the one with which an exchange is predicted to
+// take least time, and the own type unless another gains a tenth (CODECS §3). Predicted are the bytes of the busiest NIC plus what the
 // busiest process encodes, decodes and adds, at speeds measured on this machine; nothing is taken to overlap.
 #pragma once
 
@@ -11,6 +11,7 @@
 
 #include "common/clock.h"
 #include "common/config/config.h"
+#include "common/units.h"
 
 namespace tally {
 
@@ -20,7 +21,7 @@ struct CodecCost {
   double bytes = 0, encode_s = 0, decode_s = 0, decode_add_s = 0;
 };
 
-// Of the codecs that auto chooses among, with `options` besides; takes some 50 ms.
+// Of all codecs that auto chooses among, with `options` besides; takes some 0.1 s.
 std::vector<CodecCost> MeasureCodecCosts(const Config::Compression& options, const Clock& clock);
 
 struct AdviceQuestion {
@@ -34,7 +35,21 @@ struct Advice {
   std::string reason;  // for people: the predicted times
 };
 
-// `costs`: none first.
+// `costs`: first those of going without a codec.
 Advice AdviseCodec(const AdviceQuestion& question, std::span<const CodecCost> costs);
+
+// One choice for each type that a tensor's numbers can have.
+struct AutoCodecs {
+  std::string fp32 = "none", fp16 = "fp16", bf16 = "bf16";  // as if nothing compressed them
+
+  const std::string& For(DType type) const;
+};
+
+// `costs` as MeasureCodecCosts gives them; the reason is that of fp32.
+struct AutoAdvice {
+  AutoCodecs codecs;
+  std::string reason;
+};
+AutoAdvice AdviseCodecs(const AdviceQuestion& question, std::span<const CodecCost> costs);
 
 }  // namespace tally

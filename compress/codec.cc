@@ -216,8 +216,10 @@ bool StochasticRounding(const Config::Compression& options) {
   return options.rounding == "stochastic" || (options.rounding == "auto" && !options.error_feedback);
 }
 
-std::uint8_t CodecForTensor(std::string_view tensor_name, std::uint64_t elements, const Config::Compression& options) {
-  if (elements < (options.min_compress_bytes + sizeof(float) - 1) / sizeof(float)) return kCodecNone;
+std::uint8_t CodecForTensor(std::string_view tensor_name, std::uint64_t elements, const Config::Compression& options,
+                            DType type) {
+  const std::uint64_t whole_bytes = options.min_compress_bytes + DTypeBytes(type) - 1;
+  if (elements < whole_bytes / DTypeBytes(type)) return kCodecNone;
   const auto excludes = [tensor_name](const std::string& pattern) { return MatchesPattern(tensor_name, pattern); };
   if (std::ranges::any_of(options.exclude, excludes)) return kCodecNone;
   const Known* known = FindKnown(options.codec);

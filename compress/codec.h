@@ -12,6 +12,7 @@
 
 #include "common/config/config.h"
 #include "common/status.h"
+#include "common/units.h"
 
 namespace tally {
 
@@ -123,8 +124,9 @@ Result<CodecTraits> TraitsOfCodec(std::string_view name, const Config::Compressi
 // Whether replies and pushes round stochastically: `rounding`, where auto = only without error feedback.
 bool StochasticRounding(const Config::Compression& options);
 
-// The codec a tensor of `elements` fp32 numbers travels with: `none` below min_compress_bytes or when excluded, else
-// the configured one (whose name and options have passed MakeCodec).
-std::uint8_t CodecForTensor(std::string_view tensor_name, std::uint64_t elements, const Config::Compression& options);
+// The codec a tensor of `elements` numbers travels with: `none` below min_compress_bytes of its own type or when
+// excluded, else the configured one (whose name and options have passed MakeCodec).
+std::uint8_t CodecForTensor(std::string_view tensor_name, std::uint64_t elements, const Config::Compression& options,
+                            DType type = DType::kFloat32);
 
 }  // namespace tally

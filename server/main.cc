@@ -130,7 +130,8 @@ int Serve(const Flags& flags) {
   (*server)->Stop(signal == SIGUSR1 ? Nanos(0) : kDrainBound);
   if (!config.server.report.empty()) {
     if (const Status status = WriteWhole(config.server.report, ReportText((*server)->Stats())); !status.ok()) {
-      return Complain(status);
+      (void)Complain(status);
+      return ExitCode(StatusKind::kInvalidArgument);  // apart from how the job ended: a launcher tells them apart
     }
   }
   // Where everything is asked to stop, the word of others may come before ours.

@@ -92,8 +92,9 @@ class Group {
   Status SetWeight(float weight);
 
   // The scale that the loss, and so every gradient, of this step was multiplied by (default 1): gradients count divided
-  // by it, so that residuals keep their unit when a loss scaler changes it. Before the step's first Submit; equal on all
-  // ranks, or the step ends with kMismatch naming both. Errors: kInvalidArgument if not finite, not positive, or too late.
+  // by it, so that residuals keep their unit when a loss scaler changes it. Means come without the scale, too: those of
+  // fp16 tensors are then best read by Output, as Output16 rounds what is below 2^-24 to zero (a warning says so). Before
+  // the step's first Submit; equal on all ranks, or the step ends with kMismatch naming both. Errors: kInvalidArgument if not finite, not positive, or too late.
   Status SetLossScale(float scale);
 
   // The learning rate that this and the following steps' means are applied with. Read where compression.ef_lr_correction
@@ -115,7 +116,8 @@ class Group {
 
   // The mean over ranks, weighted. Valid after the bucket's Wait, until the next step's first Submit.
   std::span<const float> Output(std::uint32_t tensor) const;
-  // The same rounded to the type of a tensor that was declared as fp16 or bf16; empty for one of fp32.
+  // The same rounded to the type of a tensor that was declared as fp16 or bf16; empty for one of fp32. What Output holds
+  // beyond that type's precision is in nobody's residual where the mean travelled as fp32 or compressed.
   std::span<const std::uint16_t> Output16(std::uint32_t tensor) const;
 
   // Submits nothing more in this step (a bucket not submitted contributes zero and its residual), waits for every

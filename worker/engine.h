@@ -60,6 +60,7 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   void OnEpoch(EpochMessage message) override;
   void OnLayout(LayoutMessage message) override;
   void OnVerdict(const VerdictMessage& verdict) override;
+  void WarnOfRange(const GroupRuntime& group);
   void OnJobFailed(const Status& why) override;
   void OnPeerLeft(const std::string& who) override;
   Status Send(OwnerRef to, std::uint32_t key, const FrameHeader& header, std::span<const std::byte> payload,
@@ -147,7 +148,7 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   std::map<std::pair<std::uint64_t, int>, GroupRuntime*> collectives_;  // by element count and op; caller side
   std::uint64_t last_call_ = 0;                                         // caller side
   std::uint64_t committed_ = 0, skipped_ = 0;
-  bool told_saturated_ = false;
+  bool told_saturated_ = false, told_loss_scale_ = false;
 };
 
 }  // namespace tally

@@ -141,13 +141,18 @@ std::span<float> GroupRuntime::arena_input(std::uint32_t layout_tensor) {
           elements(layout_tensor)};
 }
 
+GroupRuntime::Wire* GroupRuntime::StageOf(StepId step) const {
+  Wire* stage = wires_.front().get();
+  for (const auto& wire : wires_) {
+    if (step.value >= wire->tables->first_step) stage = wire.get();
+  }
+  return stage;
+}
+
 void GroupRuntime::Open(StepWeight weight) {
   if (open_) return;
   open_ = true;
-  wire_ = wires_.front().get();
-  for (const auto& wire : wires_) {
-    if (step_.value >= wire->tables->first_step) wire_ = wire.get();
-  }
+  wire_ = StageOf(step_);
   next_bucket_ = next_second_ = 0;
   unfinished_ = tables_->declared_buckets;
   non_finite_ = false;

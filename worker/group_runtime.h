@@ -75,6 +75,7 @@ class GroupRuntime final : public ExchangeEnvironment {
   // Of tensors of 16 bits, else empty.
   std::span<std::uint16_t> own_input16(std::uint32_t layout_tensor) { return own_input16_[layout_tensor]; }
   std::span<const std::uint16_t> output16(std::uint32_t layout_tensor) const { return output16_[layout_tensor]; }
+  bool has_fp16() const { return halves_.contains(DType::kFloat16); }
   // Handed over by reference; kept, so that a step allocates nothing. A ticket that its holder kept is replaced.
   std::vector<std::shared_ptr<TicketState>> tickets;  // per bucket
   StepEnding ending;
@@ -160,6 +161,7 @@ class GroupRuntime final : public ExchangeEnvironment {
   Result<std::vector<std::uint32_t>> MatchOwned(std::span<const SavedTensor> saved, const Numbers& numbers) const;
   Result<std::vector<std::uint32_t>> MatchScales(std::span<const SavedTensor> saved) const;
   std::uint64_t SharedState() const;
+  Wire* StageOf(StepId step) const;
 
   Options options_;
   std::shared_ptr<const GroupTables> tables_;

@@ -40,8 +40,9 @@ SavedState GroupRuntime::Save(const ResidualOrigin& origin, const Owner* owner) 
     const std::span<const float> carried = linear.tensor->carried();
     if (!carried.empty()) saved.carried.push_back(Copied(dense.tensors[t].name, carried, codecs[t]));
   }
-  for (std::uint32_t u = 0; owner != nullptr && u < tables_->layout.slabs.size(); ++u) {
-    const Slab& slab = tables_->layout.slabs[u];
+  const Layout& wire = StageOf(step_)->tables->layout;  // as its owners number slabs
+  for (std::uint32_t u = 0; owner != nullptr && u < wire.slabs.size(); ++u) {
+    const Slab& slab = wire.slabs[u];
     const std::span<const float> residual = owner->Residual(SlabId(u));
     if (residual.empty()) continue;
     saved.owned.push_back(Copied(dense.tensors[slab.tensor].name, residual, codecs[slab.tensor], slab.offset));
@@ -96,7 +97,8 @@ Status GroupRuntime::Restore(const SavedState& saved, const ResidualOrigin& orig
   for (std::size_t i = 0; i < residuals.size(); ++i) state_.feedback.Restore(residuals[i], saved.residuals.tensors[i].values);
   for (std::size_t i = 0; i < velocities.size(); ++i) state_.velocity.Restore(velocities[i], saved.velocities[i].values);
   for (std::size_t i = 0; i < carried.size(); ++i) std::ranges::copy(saved.carried[i].values, carried[i].begin());
-  for (std::uint32_t u = 0; owner != nullptr && u < tables_->layout.slabs.size(); ++u) {
+  const std::size_t wire_slabs = StageOf(step_)->tables->layout.slabs.size();
+  for (std::uint32_t u = 0; owner != nullptr && u < wire_slabs; ++u) {
     const std::size_t elements = owner->Residual(SlabId(u)).size();
     if (elements != 0) owner->RestoreResidual(SlabId(u), std::vector<float>(elements));
   }
@@ -137,17 +139,18 @@ Result<std::vector<std::span<float>>> GroupRuntime::MatchCarried(std::span<const
 // The slab of each saved part. Another member may own it now: then its residual goes to this worker's own.
 Result<std::vector<std::uint32_t>> GroupRuntime::MatchOwned(std::span<const SavedTensor> saved,
                                                            const Numbers& numbers) const {
+  const Layout& wire = StageOf(step_)->tables->layout;
   std::vector<std::uint32_t> slabs;
-  std::vector<bool> seen(tables_->layout.slabs.size());
+  std::vector<bool> seen(wire.slabs.size());
   for (const SavedTensor& tensor : saved) {
     const std::uint32_t t = numbers.at(tensor.name);
-    std::uint32_t u = tables_->layout.first_slab[t];
-    const std::uint32_t end = tables_->layout.first_slab[t + 1];
-    while (u < end && tables_->layout.slabs[u].offset != tensor.offset) ++u;
+    std::uint32_t u = wire.first_slab[t];
+    const std::uint32_t end = wire.first_slab[t + 1];
+    while (u < end && wire.slabs[u].offset != tensor.offset) ++u;
     const std::string where = tensor.name + " from element " + std::to_string(tensor.offset) + " on";
     if (u == end || !state_.feedback.Has(t)) return Mismatch("saved state: no slab here is kept of " + where);
-    if (tensor.values.size() != tables_->layout.slabs[u].elements) {
-      return Misfit("elements of " + where, std::to_string(tables_->layout.slabs[u].elements),
+    if (tensor.values.size() != wire.slabs[u].elements) {
+      return Misfit("elements of " + where, std::to_string(wire.slabs[u].elements),
                     std::to_string(tensor.values.size()));
     }
     if (seen[u]) return Corrupt("saved state: " + where + " stands twice");

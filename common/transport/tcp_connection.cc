@@ -63,8 +63,9 @@ void TcpConnection::Close() {
   loop_->Cancel(pace_timer_);
   loop_->Cancel(read_timer_);
   // Closing with unread bytes resets the connection, which would take back what the peer has not read yet.
+  std::array<std::byte, 65536> unread;
   for (std::size_t discarded = 0; discarded < kDiscardBytes;) {
-    const ssize_t got = recv(socket_.native_handle(), nullptr, kDiscardBytes, MSG_TRUNC | MSG_DONTWAIT);
+    const ssize_t got = recv(socket_.native_handle(), unread.data(), unread.size(), MSG_DONTWAIT);
     if (got <= 0) break;
     discarded += static_cast<std::size_t>(got);
   }

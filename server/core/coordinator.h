@@ -13,6 +13,7 @@
 #include "common/config/config.h"
 #include "common/control.h"
 #include "common/status.h"
+#include "compress/advisor.h"
 
 namespace tally {
 
@@ -29,9 +30,9 @@ struct CoordinatorOptions {
   std::string version;
   std::uint64_t incarnation = 1; // seeds the job hash, with the job's name
   Nanos speak_up = std::chrono::seconds(5);
-  // Asked as a job with compression.codec = auto begins to gather; what it returns is asked for the codec's name when
-  // the first group is planned, once per job. Unset: none.
-  using Advice = std::function<std::string()>;
+  // Asked as a job with compression.codec = auto begins to gather; what it returns is asked for the codecs when the first
+  // group is planned, once per job. Unset: none.
+  using Advice = std::function<AutoCodecs()>;
   std::function<Advice(const Config& job, std::uint32_t workers)> advise_codec;
 };
 

@@ -1,5 +1,6 @@
 #include "server/core/coordinator_host.h"
 
+#include <exception>
 #include <future>
 #include <memory>
 #include <utility>
@@ -37,7 +38,7 @@ Result<std::string> CoordinatorHost::Listen(Transport* control, std::string_view
   return options_.listening_on;
 }
 
-// Measures on a thread of its own, while the members gather: the loop must not stand still.
+// Measures on a thread of its own while the members gather; the loop waits for it only where all declare at once.
 CoordinatorOptions::Advice CoordinatorHost::AdviseCodec(const Config& job, std::uint32_t workers) {
   const Result<EndpointParts> where = ParseEndpoint(options_.listening_on);
   const WireSpeed wire = SpeedOfWire(rate_bits_, where.ok() ? where->host : "");
@@ -48,17 +49,33 @@ CoordinatorOptions::Advice CoordinatorHost::AdviseCodec(const Config& job, std::
   question.servers = static_cast<std::uint32_t>(job.servers.addresses.size());
   question.server_shares = mode.ok() && mode->server_shares;
   question.worker_shares = mode.ok() && mode->worker_shares;
-  auto costs = std::make_shared<std::future<std::vector<CodecCost>>>(std::async(
-      std::launch::async, [options = job.compression] { return MeasureCodecCosts(options, SteadyClock()); }));
-  return [this, question, wire, costs] {
-    const Advice advice = tally::AdviseCodec(question, costs->get());
-    logger_->Info("codec auto", {{"codec", advice.codec},
-                                 {"why", advice.reason},
-                                 {"nic_mbit", wire.bytes_per_s * 8e-6},
-                                 {"nic", wire.source},
-                                 {"workers", question.workers},
-                                 {"servers", question.servers}});
-    return advice.codec;
+  const auto none = [this](const std::exception& why) {
+    logger_->Warn("codec auto stands for none", {{"why", std::string("measuring the codecs failed: ") + why.what()}});
+    return AutoCodecs{};
+  };
+  // Without a thread or memory to measure with the job runs nevertheless.
+  std::shared_ptr<std::future<std::vector<CodecCost>>> costs;
+  try {
+    costs = std::make_shared<std::future<std::vector<CodecCost>>>(std::async(
+        std::launch::async, [options = job.compression] { return MeasureCodecCosts(options, SteadyClock()); }));
+  } catch (const std::exception& why) {
+    return [codecs = none(why)] { return codecs; };
+  }
+  return [this, question, wire, costs, none] {
+    try {
+      AutoAdvice advice = AdviseCodecs(question, costs->get());
+      logger_->Info("codec auto", {{"codec", advice.codecs.fp32},
+                                   {"codec_of_fp16", advice.codecs.fp16},
+                                   {"codec_of_bf16", advice.codecs.bf16},
+                                   {"why", advice.reason},
+                                   {"nic_mbit", wire.bytes_per_s * 8e-6},
+                                   {"nic", wire.source},
+                                   {"workers", question.workers},
+                                   {"servers", question.servers}});
+      return std::move(advice.codecs);
+    } catch (const std::exception& why) {
+      return none(why);
+    }
   };
 }
 

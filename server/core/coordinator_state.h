@@ -56,8 +56,8 @@ struct Job {
   std::vector<Seat> seats;
   std::vector<std::optional<DeclareMessage>> declared;
   std::vector<Group> groups;
-  CoordinatorOptions::Advice advice;  // on auto_codec, if that is wanted and not there yet
-  std::string auto_codec = "none";    // what codec auto stands for, once a group was planned
+  CoordinatorOptions::Advice advice;  // on auto_codecs, if that is wanted and not there yet
+  AutoCodecs auto_codecs;             // what codec auto stands for, once a group was planned
 
   std::uint32_t world() const { return first.world; }
 };

@@ -50,8 +50,8 @@ void Coordinator::Impl::PublishGroup(TimePoint now) {
   }
   if (!why.ok()) return FailJob(Failure(why), 0, now);
 
-  if (job->advice) job->auto_codec = std::exchange(job->advice, nullptr)();
-  Result<LayoutMessage> planned = PlanGroup(declarations, job->config, job->auto_codec);
+  if (job->advice) job->auto_codecs = std::exchange(job->advice, nullptr)();
+  Result<LayoutMessage> planned = PlanGroup(declarations, job->config, job->auto_codecs);
   if (!planned.ok()) return FailJob(Failure(planned.status()), 0, now);
 
   LayoutMessage layout = std::move(planned).value();

@@ -140,7 +140,7 @@ void AssignTo(LayoutMessage* message, const Layout& layout, const ModeExpansion&
 }  // namespace
 
 Result<LayoutMessage> PlanGroup(std::span<const DeclareMessage> declarations, const Config& job,
-                                std::string_view auto_codec) {
+                                const AutoCodecs& auto_codecs) {
   const DeclareMessage& first = declarations.front();
   const auto workers = static_cast<std::uint32_t>(declarations.size());
   TALLY_ASSIGN_OR_RETURN(const Places places, IndexNames(first, 0));
@@ -182,9 +182,8 @@ Result<LayoutMessage> PlanGroup(std::span<const DeclareMessage> declarations, co
   TALLY_ASSIGN_OR_RETURN(const ModeExpansion mode, ExpandMode(job));
   message.codecs.assign(message.tensors.size(), kCodecNone);
   if (!first.group.starts_with(kCollectivePrefix)) {
-    Config::Compression resolved = job.compression;
-    if (resolved.codec == kCodecAuto) resolved.codec = auto_codec;
-    TALLY_ASSIGN_OR_RETURN(message.codecs, ChooseCodecs(message.tensors, mode.exchange, resolved, workers));
+    TALLY_ASSIGN_OR_RETURN(message.codecs,
+                           ChooseCodecs(message.tensors, mode.exchange, job.compression, auto_codecs, workers));
   }
   TALLY_ASSIGN_OR_RETURN(
       const std::vector<WireLayout> stages,

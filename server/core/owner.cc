@@ -150,9 +150,16 @@ Owner::Impl::Impl(const OwnerOptions& options, const Layout& layout, std::span<c
 }
 
 ErrorFeedback Owner::Impl::MakeResidual(const Layout& layout, const std::vector<bool>& lossy, Impl* former) {
-  bool same = former != nullptr && former->owned_.size() == lossy.size();
+  bool same = former != nullptr;
   for (std::uint32_t local = 0; same && local < lossy.size(); ++local) same = former->residual_.Has(local) == lossy[local];
-  return same ? std::move(former->residual_) : ErrorFeedback(layout, lossy);
+  if (same) return std::move(former->residual_);
+  ErrorFeedback residual(layout, lossy);
+  for (std::uint32_t local = 0; former != nullptr && local < lossy.size(); ++local) {
+    const std::span<const float> kept = former->residual_.Residual(local);
+    TALLY_CHECK(kept.empty() || lossy[local], "an owner's residual has an heir");
+    if (!kept.empty()) residual.Restore(local, kept);
+  }
+  return residual;
 }
 
 Status Owner::Impl::ValidateStep(const FrameHeader& header) {

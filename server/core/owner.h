@@ -50,8 +50,8 @@ struct ReplyFrame {
 class Owner {
  public:
   // `slabs`: the numbers owned here, rising. `tensor_codec[t]`: codec of tensor t, all non-null. Everything referenced
-  // must outlive the owner. `former`: an owner of the same slabs that has ended its last step; its residual is taken
-  // over if both keep one of the same slabs.
+  // must outlive the owner. `former`: an owner of the same slabs that has ended its last step; its residuals are
+  // taken over, and no slab has one there that has none here.
   Owner(const OwnerOptions& options, const Layout& layout, std::span<const std::uint32_t> slabs,
         std::span<const Codec* const> tensor_codec, BufferPool* pool, Owner* former = nullptr);
   ~Owner();

@@ -65,17 +65,30 @@ std::uint8_t Uncompressed(const TensorSpec& tensor, ExchangeKind exchange) {
   return exchange == ExchangeKind::kSchedule ? kCodecNone : PlainCodec(tensor.dtype);
 }
 
+// What tensors travel with before the codec begins. What an owner rounds off of a 16-bit mean is the residual of the
+// slab's owner in the next stage: of the same one, which keeps one, or there must be none.
+Result<std::vector<std::uint8_t>> BeforeItBegins(std::span<const TensorSpec> tensors, std::span<const std::uint8_t> codecs,
+                                                 ExchangeKind exchange, const Config::Compression& options) {
+  const bool owners_change = std::ranges::any_of(codecs, IsLinearCodec);  // as slabs are numbered anew
+  std::vector<std::uint8_t> before;
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    bool kept = !owners_change;
+    if (kept) {
+      TALLY_ASSIGN_OR_RETURN(const auto codec, MakeCodec(codecs[t], options));
+      kept = HasLossyReply(*codec);
+    }
+    before.push_back(kept ? Uncompressed(tensors[t], exchange) : kCodecNone);
+  }
+  return before;
+}
+
 }  // namespace
 
 Result<std::vector<WireLayout>> MakeWireStages(std::span<const TensorSpec> tensors,
                                                std::span<const std::vector<std::uint32_t>> buckets,
                                                std::span<const std::uint8_t> codecs, ExchangeKind exchange,
                                                const Config::Compression& options, std::uint32_t workers) {
-  std::vector<std::uint8_t> uncompressed;
-  for (std::size_t t = 0; t < tensors.size(); ++t) {
-    // A residual that owners of a tensor have before its linear codec begins would have no owner afterwards.
-    uncompressed.push_back(IsLinearCodec(codecs[t]) ? kCodecNone : Uncompressed(tensors[t], exchange));
-  }
+  TALLY_ASSIGN_OR_RETURN(const std::vector<std::uint8_t> uncompressed, BeforeItBegins(tensors, codecs, exchange, options));
   std::vector<CodecStage> stages = CodecStages(options);
   if (std::ranges::equal(codecs, uncompressed)) stages = {{.first_step = 0, .options = options}};
   std::vector<WireLayout> result;
@@ -96,16 +109,18 @@ Result<std::vector<WireLayout>> MakeWireStages(std::span<const TensorSpec> tenso
 }
 
 Result<std::vector<std::uint8_t>> ChooseCodecs(std::span<const TensorSpec> tensors, ExchangeKind exchange,
-                                               const Config::Compression& options, std::uint32_t workers) {
-  if (options.codec == kCodecAuto) return InvalidArgument("codec auto was not resolved: name a codec");
+                                               const Config::Compression& options, const AutoCodecs& auto_codecs,
+                                               std::uint32_t workers) {
   std::vector<std::uint8_t> codecs;
   for (const TensorSpec& tensor : tensors) {
-    codecs.push_back(CodecForTensor(tensor.name, tensor.elements.value, options));
+    Config::Compression resolved = options;
+    if (options.codec == kCodecAuto) resolved.codec = auto_codecs.For(tensor.dtype);
+    codecs.push_back(CodecForTensor(tensor.name, tensor.elements.value, resolved, tensor.dtype));
     if (codecs.back() == kCodecNone) {
       codecs.back() = Uncompressed(tensor, exchange);
       continue;
     }
-    TALLY_ASSIGN_OR_RETURN(const auto linear, MakeLinearCodec(codecs.back(), options));
+    TALLY_ASSIGN_OR_RETURN(const auto linear, MakeLinearCodec(codecs.back(), resolved));
     if (linear == nullptr) continue;
     const std::uint64_t slab_elements = CutTensor(tensor.elements.value, workers).elements;
     if (linear->Vectors(tensor, slab_elements).empty()) codecs.back() = Uncompressed(tensor, exchange);

@@ -13,6 +13,7 @@
 #include "common/control.h"
 #include "common/schedule/layout.h"
 #include "common/status.h"
+#include "compress/advisor.h"
 #include "compress/linear.h"
 
 namespace tally {
@@ -43,15 +44,18 @@ struct WireLayout {
 };
 
 // One per stage of the codec (compress/stages.h). `codecs`: the id per tensor, of linear codecs or others. Where nothing
-// compresses it, a tensor travels in its own type to its owners, in a schedule as fp32. Errors as MakeLayout, and kCorrupt
-// for a linear codec that does not fit its tensor.
+// compresses it, a tensor travels in its own type to its owners, in a schedule as fp32; as fp32 also in a stage whose
+// owners could not hand their residual to the next one's. Errors as MakeLayout, and kCorrupt for a linear codec that does
+// not fit its tensor.
 Result<std::vector<WireLayout>> MakeWireStages(std::span<const TensorSpec> tensors,
                                                std::span<const std::vector<std::uint32_t>> buckets,
                                                std::span<const std::uint8_t> codecs, ExchangeKind exchange,
                                                const Config::Compression& options, std::uint32_t workers);
 
 // The codec of each tensor: CodecForTensor, but as if uncompressed where a linear codec does not fit the shape.
+// `auto_codecs`: what codec auto stands for.
 Result<std::vector<std::uint8_t>> ChooseCodecs(std::span<const TensorSpec> tensors, ExchangeKind exchange,
-                                               const Config::Compression& options, std::uint32_t workers);
+                                               const Config::Compression& options, const AutoCodecs& auto_codecs,
+                                               std::uint32_t workers);
 
 }  // namespace tally

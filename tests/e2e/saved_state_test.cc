@@ -2,8 +2,8 @@
 // state that does not belong is refused.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <functional>
 #include <mutex>
 
@@ -78,7 +78,7 @@ void Train(TestCluster& cluster, std::uint64_t first, std::uint64_t end, const S
 void ExpectSameBits(const Rows& a, const Rows& b) {
   for (std::uint32_t rank = 0; rank < kWorkers; ++rank) {
     ASSERT_EQ(a[rank].size(), b[rank].size());
-    EXPECT_EQ(std::memcmp(a[rank].data(), b[rank].data(), a[rank].size() * sizeof(float)), 0) << "rank " << rank;
+    EXPECT_TRUE(std::ranges::equal(std::as_bytes(std::span(a[rank])), std::as_bytes(std::span(b[rank])))) << "rank " << rank;
   }
 }
 

@@ -31,14 +31,17 @@ struct ProcessState {
   pid_t pid = 0;
   bool running = true;
   bool ended_by_us = false;  // it was still running when the launcher began to end it
-  bool follows = false;      // its exit code tells how the others fared (Launcher::Follow)
+  bool follows = false;      // its exit code, unless 2, tells how the others fared (Launcher::Follow)
   int exit_code = 0;         // of a process that exited
   int signal = 0;            // that killed it, 0 = it exited by itself
   Nanos ran_for{};
   double cpu_s = 0;              // user + system, of it and its waited-for children; set at its end
   std::uint64_t peak_rss_kb = 0; // set at its end
 
-  bool failed() const { return !running && !ended_by_us && ((exit_code != 0 && !follows) || signal != 0); }
+  bool failed() const {
+    const bool own = exit_code != 0 && (!follows || exit_code == ExitCode(StatusKind::kInvalidArgument));
+    return !running && !ended_by_us && (own || signal != 0);
+  }
   // As shells have it: exit code, or 128 + signal.
   int ShellCode() const { return signal != 0 ? 128 + signal : exit_code; }
   // "rank 2 (pid 4711) exited with code 3", "… was killed by SIGSEGV", "… is running".

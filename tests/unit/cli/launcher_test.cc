@@ -154,8 +154,8 @@ TEST(Launcher, TimeoutEndsAll) {
   EXPECT_FALSE(launcher.process(slow).running);
 }
 
-TEST(Launcher, AFollowersExitCodeIsNoFailureButItsDeathIs) {
-  for (const char* end : {"exit 3", "kill -SEGV $$"}) {
+TEST(Launcher, AFollowersExitCodeIsNoFailureButItsDeathAndItsOwnFaultAre) {
+  for (const char* end : {"exit 3", "exit 2", "kill -SEGV $$"}) {
     const bool died = std::string_view(end) != "exit 3";
     std::vector<std::string> lines;
     Launcher launcher(Lines(&lines));
@@ -164,7 +164,7 @@ TEST(Launcher, AFollowersExitCodeIsNoFailureButItsDeathIs) {
     const std::size_t worker = Spawned(launcher, Shell("rank 0", died ? "sleep 300" : "sleep 0.3; echo saved"));
     const Status status = launcher.WaitFor({worker}, kLong, "end");
     EXPECT_EQ(status.ok(), !died) << status.ToString();
-    EXPECT_EQ(launcher.process(follower).exit_code, died ? 0 : 3);
+    EXPECT_EQ(launcher.process(follower).ShellCode(), end == std::string_view("exit 2") ? 2 : died ? 128 + SIGSEGV : 3);
     EXPECT_EQ(launcher.first_failure(), died ? 0 : -1);
     if (!died) {
       EXPECT_THAT(lines, ::testing::Contains("1o saved"));

@@ -62,6 +62,18 @@ TEST(Advisor, AGainBelowATenthIsNotWorthIt) {
   EXPECT_EQ(AdviseCodec(OwnersOnServers(1e9), better).codec, "int8");
 }
 
+// Numbers of 16 bits have half the bytes to save, and of codecs of 16 bits they keep their own.
+TEST(Advisor, EachTypeIsWeighedAgainstItself) {
+  std::vector<CodecCost> costs = kCosts;
+  costs.push_back({"fp16", 2.0, 1.0e-9, 0.5e-9, 0.5e-9});
+  costs[2].encode_s = 2.5e-9;
+  const AutoCodecs fast = AdviseCodecs(OwnersOnServers(12e9), costs).codecs, slow = AdviseCodecs(OwnersOnServers(1e9), costs).codecs;
+  EXPECT_EQ(fast.fp32, "bf16");
+  EXPECT_EQ(fast.fp16, "fp16");
+  EXPECT_EQ(fast.bf16, "bf16");
+  for (const DType type : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) EXPECT_EQ(slow.For(type), "int8");
+}
+
 TEST(Advisor, NoWireNoCodec) {
   const Advice here = AdviseCodec(OwnersOnServers(0), kCosts);
   EXPECT_EQ(here.codec, "none");
@@ -75,11 +87,16 @@ TEST(Advisor, CostsAreMeasured) {
     options.codec = "auto";
     options.error_feedback = feedback;
     const std::vector<CodecCost> costs = MeasureCodecCosts(options, SteadyClock());
-    ASSERT_EQ(costs.size(), 3U);
+    ASSERT_EQ(costs.size(), 4U);
     EXPECT_EQ(costs[0].codec, "none");
     EXPECT_EQ(costs[0].bytes, 4.0);
     EXPECT_EQ(costs[1].bytes, 2.0);
-    EXPECT_NEAR(costs[2].bytes, 1.0, 0.05);
+    EXPECT_EQ(costs[2].bytes, 2.0);
+    EXPECT_NEAR(costs[3].bytes, 1.0, 0.05);
+    const AutoCodecs here = AdviseCodecs(OwnersOnServers(0), costs).codecs;
+    EXPECT_EQ(here.fp32, "none");
+    EXPECT_EQ(here.fp16, "fp16");
+    EXPECT_EQ(here.bf16, "bf16");
     for (const CodecCost& cost : costs) {
       EXPECT_GT(cost.encode_s, 0) << cost.codec;
       EXPECT_GT(cost.decode_s, 0) << cost.codec;

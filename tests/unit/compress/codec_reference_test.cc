@@ -616,6 +616,8 @@ TEST(CodecTable, SmallAndExcludedTensorsTravelAsNone) {
   options.exclude = {"*.bias", "emb?ing", "a*b*c"};
   EXPECT_EQ(CodecForTensor("fc.weight", 16384, options), 3);
   EXPECT_EQ(CodecForTensor("fc.weight", 16383, options), 0) << "one byte below min_compress_bytes would do";
+  EXPECT_EQ(CodecForTensor("fc.weight", 32768, options, DType::kFloat16), 3);
+  EXPECT_EQ(CodecForTensor("fc.weight", 32767, options, DType::kBFloat16), 0) << "its own bytes count";
   EXPECT_EQ(CodecForTensor("fc.bias", 1 << 20, options), 0);
   EXPECT_EQ(CodecForTensor("fc.biases", 1 << 20, options), 3);
   EXPECT_EQ(CodecForTensor("embxing", 1 << 20, options), 0);

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "compress/half_numbers.h"
 #include "tests/unit/server_core/coordinator_fixture.h"
 
 namespace tally {
@@ -231,7 +232,7 @@ TEST_F(CoordinatorTest, CodecAutoIsAskedOncePerJobAndTravelsInTheLayouts) {
     ++asked;
     EXPECT_EQ(job.compression.codec, "auto");
     EXPECT_EQ(workers, 2U);
-    return [] { return std::string("int8"); };
+    return [] { return AutoCodecs{.fp32 = "int8", .fp16 = "fp16", .bf16 = "int8"}; };
   });
   const auto start = [](CoordinatorFixture* fixture) {
     for (std::uint32_t r = 0; r < 2; ++r) {
@@ -242,9 +243,12 @@ TEST_F(CoordinatorTest, CodecAutoIsAskedOncePerJobAndTravelsInTheLayouts) {
   start(&f);
   for (const char* group : {"first", "second"}) {
     f.Forget();
-    for (std::uint32_t r = 0; r < 2; ++r) f.Say(100 + r, Declare({Tensor("large", 65536), Tensor("small", 10)}, group));
+    const std::vector<TensorSpec> tensors = {Tensor("large", 65536), Tensor("small", 10),
+                                             {"half", ElementCount(65536), DType::kFloat16},
+                                             {"brain", ElementCount(65536), DType::kBFloat16}};
+    for (std::uint32_t r = 0; r < 2; ++r) f.Say(100 + r, Declare(tensors, group));
     const LayoutMessage layout = f.Only<LayoutMessage>(101);
-    EXPECT_EQ(layout.codecs, (std::vector<std::uint8_t>{3, 0})) << group;
+    EXPECT_EQ(layout.codecs, (std::vector<std::uint8_t>{3, 0, PlainCodec(DType::kFloat16), 3})) << group;
     EXPECT_EQ(layout.exchange, ExchangeKind::kOwners) << group;
   }
   EXPECT_EQ(asked, 1);

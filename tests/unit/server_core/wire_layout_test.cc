@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "compress/half_numbers.h"
 #include "server/core/group_plan.h"
 #include "server/core/group_tables.h"
 
@@ -108,6 +109,34 @@ TEST(WireLayout, LinearCodecsNumberTheirSlabsAnew) {
   EXPECT_EQ(stages[0]->layout.tensors, Tensors());
   EXPECT_TRUE(stages[1]->renumbered);
   EXPECT_EQ(stages[0]->owners.size() + stages[1]->owners.size(), message.owners.size());
+}
+
+// What an owner keeps of 16-bit means before the codec begins must have an heir afterwards.
+TEST(WireLayout, TensorsOf16BitsWaitForTheCodecInTheirOwnTypeOrAsFp32) {
+  const std::vector<TensorSpec> tensors = {{"w", ElementCount(256 * 256), DType::kFloat32, {256, 256}},
+                                           {"h", ElementCount(100'000), DType::kFloat16},
+                                           {"small", ElementCount(100), DType::kFloat16}};
+  const std::uint8_t fp16 = PlainCodec(DType::kFloat16);
+  using Ids = std::vector<std::uint8_t>;
+  const auto stages = [&](const char* codec, Mode mode, const char* reply = "same") {
+    Config job = Job(codec, mode);
+    job.compression.start_step = 3;
+    job.compression.reply = reply;
+    const LayoutMessage message =
+        PlanGroup(std::vector<DeclareMessage>(2, DeclareMessage{"default", tensors, {}}), job).value();
+    return StagesOf(MakeGroupTables(message, job, 2).value());
+  };
+  const auto int8 = stages("int8", Mode::kPs);
+  EXPECT_EQ(int8[0]->codec_ids, (Ids{0, fp16, fp16}));
+  EXPECT_EQ(int8[1]->codec_ids, (Ids{3, 3, fp16}));
+  const auto shared = stages("int8_shared", Mode::kPs);
+  EXPECT_EQ(shared[0]->codec_ids, (Ids{0, 0, fp16})) << "owners of int8_shared keep nothing";
+  EXPECT_EQ(stages("topk", Mode::kPs)[0]->codec_ids, (Ids{0, fp16, fp16}));
+  EXPECT_EQ(stages("topk", Mode::kPs, "union")[0]->codec_ids, (Ids{0, 0, fp16}));
+  const auto linear = stages("powersgd", Mode::kPs);
+  EXPECT_EQ(linear[0]->codec_ids, (Ids{0, 0, 0})) << "slabs change their owners";
+  EXPECT_EQ(linear[1]->codec_ids, (Ids{0, fp16, fp16, 0, 0}));
+  EXPECT_EQ(stages("none", Mode::kPs).size(), 1U);
 }
 
 TEST(WireLayout, CollectivesAreExact) {
