@@ -93,8 +93,9 @@ class Group {
 
   // The scale that the loss, and so every gradient, of this step was multiplied by (default 1): gradients count divided
   // by it, so that residuals keep their unit when a loss scaler changes it. Means come without the scale, too: those of
-  // fp16 tensors are then best read by Output, as Output16 rounds what is below 2^-24 to zero (a warning says so). Before
-  // the step's first Submit; equal on all ranks, or the step ends with kMismatch naming both. Errors: kInvalidArgument if not finite, not positive, or too late.
+  // fp16 tensors are then best read by Output, as Output16 rounds what is below 2^-24 to zero (a warning says so).
+  // Before the step's first Submit; equal on all ranks, or the step ends with kMismatch naming both. Errors:
+  // kInvalidArgument if not finite, not positive, or too late.
   Status SetLossScale(float scale);
 
   // The learning rate that this and the following steps' means are applied with. Read where compression.ef_lr_correction

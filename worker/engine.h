@@ -60,7 +60,6 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   void OnEpoch(EpochMessage message) override;
   void OnLayout(LayoutMessage message) override;
   void OnVerdict(const VerdictMessage& verdict) override;
-  void WarnOfRange(const GroupRuntime& group);
   void OnJobFailed(const Status& why) override;
   void OnPeerLeft(const std::string& who) override;
   Status Send(OwnerRef to, std::uint32_t key, const FrameHeader& header, std::span<const std::byte> payload,
@@ -88,6 +87,7 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   Status Begin();                         // before the loop runs: transports, listeners, the coordinator
   Status StartTransports(LinkOptions options);
   void DialPeers();
+  void WarnOfRange(const GroupRuntime& group);
   void CheckJoined();
   Status JoinError();
   bool Deliver(Frame& frame);             // false: the group is not known yet

@@ -27,8 +27,9 @@ Result<std::unique_ptr<SimulatedExchange>> SimulatedExchange::Make(std::span<con
                                                                    const Config::Compression& compression) {
   // Refused here if unknown: CodecForTensor would let its tensors travel uncompressed.
   TALLY_RETURN_IF_ERROR(TraitsOfCodec(compression.codec, compression).status());
+  if (compression.codec == kCodecAuto) return InvalidArgument("codec auto measures a cluster: name a codec");
   constexpr ExchangeKind kOwners = ExchangeKind::kOwners;
-  TALLY_ASSIGN_OR_RETURN(const std::vector<std::uint8_t> ids, ChooseCodecs(tensors, kOwners, compression, workers));
+  TALLY_ASSIGN_OR_RETURN(const std::vector<std::uint8_t> ids, ChooseCodecs(tensors, kOwners, compression, {}, workers));
   std::vector<std::vector<std::uint32_t>> buckets(1);
   for (std::uint32_t t = 0; t < tensors.size(); ++t) buckets[0].push_back(t);
   TALLY_ASSIGN_OR_RETURN(std::vector<WireLayout> wires,

@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "compress/half_numbers.h"
 #include "tests/unit/server_core/coordinator_fixture.h"
 
 namespace tally {
@@ -224,38 +223,6 @@ TEST_F(CoordinatorTest, PublishesALayoutOnPs) {
   EXPECT_EQ(layout.owners, (std::vector<std::uint16_t>{0, 1, 0}));
   EXPECT_EQ(layout.codecs, (std::vector<std::uint8_t>{0, 0}));
   for (const ConnectionId id : {101u, 200u, 201u}) EXPECT_EQ(Only<LayoutMessage>(id), layout);
-}
-
-TEST_F(CoordinatorTest, CodecAutoIsAskedOncePerJobAndTravelsInTheLayouts) {
-  int asked = 0;
-  CoordinatorFixture f([&asked](const Config& job, std::uint32_t workers) {
-    ++asked;
-    EXPECT_EQ(job.compression.codec, "auto");
-    EXPECT_EQ(workers, 2U);
-    return [] { return AutoCodecs{.fp32 = "int8", .fp16 = "fp16", .bf16 = "int8"}; };
-  });
-  const auto start = [](CoordinatorFixture* fixture) {
-    for (std::uint32_t r = 0; r < 2; ++r) {
-      fixture->Say(100 + r, CoordinatorFixture::WorkerJoin(
-                                r, 2, JobText("ring", 0, "[compression]\ncodec = \"auto\"\n")));
-    }
-  };
-  start(&f);
-  for (const char* group : {"first", "second"}) {
-    f.Forget();
-    const std::vector<TensorSpec> tensors = {Tensor("large", 65536), Tensor("small", 10),
-                                             {"half", ElementCount(65536), DType::kFloat16},
-                                             {"brain", ElementCount(65536), DType::kBFloat16}};
-    for (std::uint32_t r = 0; r < 2; ++r) f.Say(100 + r, Declare(tensors, group));
-    const LayoutMessage layout = f.Only<LayoutMessage>(101);
-    EXPECT_EQ(layout.codecs, (std::vector<std::uint8_t>{3, 0, PlainCodec(DType::kFloat16), 3})) << group;
-    EXPECT_EQ(layout.exchange, ExchangeKind::kOwners) << group;
-  }
-  EXPECT_EQ(asked, 1);
-  CoordinatorFixture nobody_advises;
-  start(&nobody_advises);
-  nobody_advises.DeclareAll(2, 65536);
-  EXPECT_EQ(nobody_advises.Only<LayoutMessage>(100).codecs, (std::vector<std::uint8_t>{0}));
 }
 
 TEST_F(CoordinatorTest, PublishesALayoutOnARing) {
