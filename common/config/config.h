@@ -29,6 +29,7 @@ struct Config {
   struct Aggregation {             // job scope
     Mode mode = Mode::kPs;         // with no servers configured the default is ring
     Mode between = Mode::kRing;    // hierarchical: what runs between nodes
+    std::string schedule = "ring";  // mode ring
     LocalStages local = LocalStages::kAuto;
     bool deterministic = true;
   } aggregation;

@@ -20,6 +20,12 @@ constexpr std::string_view kCodecNames =
 #undef TALLY_CODEC
     "auto";
 
+constexpr std::string_view kScheduleNames =
+#define TALLY_SCHEDULE(id, name, generate, busiest_link_slabs, ring_order) name " "
+#include "common/schedule/schedules.inc"
+#undef TALLY_SCHEDULE
+    ;
+
 constexpr KeySpec kKeys[] = {
 #define TALLY_KEY(section, key, field, kind, scope, hot, help)                                              \
   {#section, #key, Scope::scope, hot, help, decltype(kind)::kToml,                                          \

@@ -56,7 +56,9 @@ ModelTimes PredictTimes(const ClusterModel& cluster, double up_bytes, double dow
   const double around = (n - 1) / n * (up + down);
   times.ring_s = around + 2 * (n - 1) * alpha;
   times.direct_s = around + 2 * alpha;
-  times.tree_s = up + down + 2 * static_cast<double>(std::bit_width(cluster.workers - 1)) * alpha;
+  const double rounds = std::bit_width(cluster.workers - 1);
+  times.tree_s = up + down + 2 * rounds * alpha;
+  times.halving_doubling_s = around + 2 * rounds * alpha;
   times.hybrid_s = HybridBytes(n, k, up, down) + 2 * alpha;
   return times;
 }

@@ -1,7 +1,7 @@
 // Closed-form times of one aggregation (alpha-beta model), every NIC full duplex, no computation. Seconds, bytes, bytes
 // per second. M = one worker's gradient, n workers, k servers, B = bytes per second of a NIC in each direction,
 // alpha = time that a round of messages costs whatever its size. Sources: DESIGN §2 (shares); ring: Patarasuk & Yuan
-// 2009; double binary tree: Sanders, Speck, Traff 2009.
+// 2009; double binary tree: Sanders, Speck, Traff 2009; halving and doubling: Thakur, Rabenseifner, Gropp 2005.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +22,7 @@ struct ModelTimes {
   double ring_s = 0;          // 2(n-1)/n M/B + 2(n-1) alpha
   double direct_s = 0;        // 2(n-1)/n M/B + 2 alpha
   double tree_s = 0;          // 2 M/B + 2 ceil(log2 n) alpha, pipelined
+  double halving_doubling_s = 0;  // 2(n-1)/n M/B + 2 ceil(log2 n) alpha
   double hybrid_s = 0;        // max(1, 2n(n-1)/(n^2+kn-2k)) M/B + 2 alpha
 };
 

@@ -27,7 +27,7 @@ Result<ModeExpansion> ExpandMode(const Config& config) {
   if (mode == Mode::kRing && codec.linear) {
     // A ring that re-encodes at every hop would lose N/2 times as much: the others go straight to their owners.
     expansion.exchange = ExchangeKind::kSchedule;
-    expansion.schedule = "ring";
+    expansion.schedule = config.aggregation.schedule;
     expansion.server_shares = expansion.worker_shares = false;
   }
   if (codec.feedback_forced && !config.compression.error_feedback) {

@@ -129,7 +129,7 @@ nlohmann::json Row(const Client& client, const Config& config, std::uint64_t byt
   nlohmann::json row;
   row["mode"] = ModeName(config.aggregation.mode);
   row["exchange"] = schedule ? "schedule" : "owners";
-  row["schedule"] = schedule ? nlohmann::json("ring") : nlohmann::json(nullptr);
+  row["schedule"] = schedule ? nlohmann::json(config.aggregation.schedule) : nlohmann::json(nullptr);
   row["transport"] = config.aggregation.mode == Mode::kPs ? config.servers.transport : config.link.transport;
   row["codec"] = "none";
   row["workers"] = client.workers();

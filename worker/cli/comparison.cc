@@ -75,7 +75,7 @@ Row RowFromRecords(const Setting& setting, const std::vector<Json>& ranks, const
   }
   row.weights_sha256 = first.at("weights_sha256").get<std::string>();
   row.predicted_comm_ms =
-      PredictedCommMs(setting, row.exchange, first.at("tensor_elements").get<std::vector<std::uint64_t>>());
+      PredictedCommMs(setting, row.schedule, first.at("tensor_elements").get<std::vector<std::uint64_t>>());
   return row;
 }
 
@@ -136,7 +136,7 @@ Result<Row> MakeRow(const Setting& setting, const std::vector<Json>& ranks, cons
   }
 }
 
-std::optional<double> PredictedCommMs(const Setting& setting, const std::string& exchange,
+std::optional<double> PredictedCommMs(const Setting& setting, const std::optional<std::string>& schedule,
                                       const std::vector<std::uint64_t>& tensor_elements) {
   // PowerSGD's bytes depend on shapes, which records do not hold, and it goes two rounds.
   // The run may have ended before its codec began.
@@ -152,7 +152,9 @@ std::optional<double> PredictedCommMs(const Setting& setting, const std::string&
   const ClusterModel cluster = {.bytes_per_s = setting.rate_bits / 8, .alpha_s = kAlphaS, .workers = setting.workers,
                                 .servers = setting.servers};
   const ModelTimes times = PredictTimes(cluster, push, reply);
-  if (exchange == "schedule") return times.ring_s * 1e3;
+  if (schedule.has_value()) {
+    return (schedule == "tree" ? times.tree_s : schedule == "ring" ? times.ring_s : times.halving_doubling_s) * 1e3;
+  }
   if (!setting.with_servers()) return times.direct_s * 1e3;
   if (setting.mode == Mode::kPs) return (setting.colocated ? times.ps_colocated_s : times.ps_sharded_s) * 1e3;
   if (setting.mode == Mode::kHybrid && !setting.colocated) return times.hybrid_s * 1e3;

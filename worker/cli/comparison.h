@@ -46,7 +46,7 @@ struct CurvePoint {
 struct Row {
   Setting setting;
   std::string exchange;                 // "owners" or "schedule"
-  std::optional<std::string> schedule;  // "ring"
+  std::optional<std::string> schedule;  // "ring", "tree", …
   double samples_per_s = 0, step_ms = 0, comm_exposed_ms = 0, comm_share = 0;
   double worker_sent_bytes = 0, worker_received_bytes = 0;  // per step
   double server_received_bytes = 0, server_sent_bytes = 0;
@@ -72,7 +72,7 @@ Result<Row> MakeRow(const Setting& setting, const std::vector<nlohmann::json>& r
 
 // The time of one exchange of gradients by the alpha-beta model (common/schedule/cost_model.h) with 50 us per message.
 // `tensor_elements`: sizes of the tensors. None where the model has no formula or the rate is unknown.
-std::optional<double> PredictedCommMs(const Setting& setting, const std::string& exchange,
+std::optional<double> PredictedCommMs(const Setting& setting, const std::optional<std::string>& schedule,
                                       const std::vector<std::uint64_t>& tensor_elements);
 
 // The NIC and direction that carry most, and the fraction of the step's time that those bytes occupy it.

@@ -117,6 +117,7 @@ nlohmann::json Row(const Question& question, std::uint32_t workers, std::uint32_
           {"ring_s", ring.ring_s},
           {"direct_s", times.direct_s},
           {"tree_s", ring.tree_s},
+          {"halving_doubling_s", ring.halving_doubling_s},
           {"hybrid_s", times.hybrid_s},
           {"ps_over_ring", ring.ring_s > 0 ? ps(times.ps_sharded_s / ring.ring_s) : nlohmann::json(nullptr)}};
 }

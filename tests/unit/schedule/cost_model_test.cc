@@ -40,6 +40,7 @@ TEST(CostModel, PeerToPeer) {
   EXPECT_DOUBLE_EQ(Times(4, 0, 1).direct_s, 0.15 + 2);
   EXPECT_DOUBLE_EQ(Times(4, 0, 1).tree_s, 0.2 + 4);
   EXPECT_DOUBLE_EQ(Times(5, 0, 1).tree_s, 0.2 + 6);
+  EXPECT_DOUBLE_EQ(Times(5, 0, 1).halving_doubling_s, 0.16 + 6) << "the ring's bytes in the tree's rounds";
 }
 
 // T = 2n(n-1)M/((n^2+kn-2k)B) for n >= 3, k <= n; k = 0 gives the ring's bound, k = n gives M/B.
@@ -79,6 +80,7 @@ TEST(CostModel, OneWorkerNeedsNoPeer) {
   EXPECT_EQ(times.ring_s, 0);
   EXPECT_EQ(times.direct_s, 0);
   EXPECT_EQ(times.tree_s, 0);
+  EXPECT_EQ(times.halving_doubling_s, 0);
   EXPECT_EQ(times.hybrid_s, 0);
 }
 

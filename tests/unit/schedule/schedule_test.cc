@@ -2,6 +2,8 @@
 #include "common/schedule/schedule.h"
 
 #include <algorithm>
+#include <bit>
+#include <set>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -69,6 +71,63 @@ TEST(Ring, AddsInRingOrderAndSendsTwiceAround) {
   EXPECT_EQ(report.order[1], (std::vector<std::uint32_t>{2, 3, 0, 1}));
   EXPECT_EQ(report.messages, 4u * 2 * 3);
   EXPECT_EQ(report.busiest_link_slabs, 6u);
+}
+
+// The most hops from any position to the owner of a slab.
+int Hops(const ScheduleEntry& schedule, std::uint32_t n, std::uint32_t owner) {
+  int most = 0;
+  Steps steps;
+  for (std::uint32_t from = 0; from < n; ++from) {
+    int hops = 0;
+    for (std::uint32_t at = from; at != owner; ++hops) {
+      schedule.generate(Position{owner}, Position{at}, n, &steps);
+      at = std::ranges::find(steps, StepOp::kSendPartial, &ScheduleStep::op)->peer.value;
+    }
+    most = std::max(most, hops);
+  }
+  return most;
+}
+
+std::uint64_t SentPerStripe(const ScheduleEntry& schedule, std::uint32_t n, std::uint32_t self,
+                            std::set<std::uint32_t>* peers) {
+  std::uint64_t sent = 0;
+  Steps steps;
+  for (std::uint32_t owner = 0; owner < n; ++owner) {
+    schedule.generate(Position{owner}, Position{self}, n, &steps);
+    for (const ScheduleStep& step : steps) {
+      sent += step.op == StepOp::kSendPartial || step.op == StepOp::kSendTotal;
+      if (step.op != StepOp::kFinish) peers->insert(step.peer.value);
+    }
+  }
+  return sent;
+}
+
+// What the two promise: as many bytes as a ring, or about as many; few neighbours; few rounds.
+TEST(HalvingDoubling, SendsWhatARingSendsToPowersOfTwoInLogRounds) {
+  const ScheduleEntry& entry = *FindSchedule("halving_doubling").value();
+  for (const std::uint32_t n : {1U, 2U, 3U, 5U, 8U, 33U, 64U}) {
+    for (std::uint32_t self = 0; self < n; ++self) {
+      std::set<std::uint32_t> peers;
+      EXPECT_EQ(SentPerStripe(entry, n, self, &peers), 2 * (n - 1)) << n;
+      for (const std::uint32_t peer : peers) {
+        const std::uint32_t on = (peer + n - self) % n;
+        EXPECT_TRUE(std::has_single_bit(on) || std::has_single_bit(n - on)) << n << ": " << self << " and " << peer;
+      }
+      EXPECT_LE(Hops(entry, n, self), std::bit_width(n - 1)) << n;
+    }
+  }
+}
+
+TEST(Tree, HasFewNeighboursAndLogRoundsAndSendsLittleMoreThanARing) {
+  const ScheduleEntry& entry = *FindSchedule("tree").value();
+  for (const std::uint32_t n : {1U, 2U, 3U, 5U, 8U, 33U, 64U}) {
+    for (std::uint32_t self = 0; self < n; ++self) {
+      std::set<std::uint32_t> peers;
+      EXPECT_LE(SentPerStripe(entry, n, self, &peers), n == 1 ? 0 : 2 * n + 1) << n;
+      EXPECT_LE(peers.size(), 4U) << n;
+      EXPECT_LE(Hops(entry, n, self), 2 * std::bit_width(n)) << n;
+    }
+  }
 }
 
 // Everybody sends to the owner, who sends to everybody: another legal shape, in arrival order.

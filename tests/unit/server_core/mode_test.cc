@@ -32,6 +32,9 @@ TEST(Mode, RingIsAScheduleForLinearCodecsAndDirectForTheOthers) {
   EXPECT_EQ(ring.schedule, "ring");
   EXPECT_FALSE(ring.server_shares);
   EXPECT_FALSE(ring.worker_shares);
+  Config other = With(Mode::kRing, 0, "randomk");
+  other.aggregation.schedule = "tree";
+  EXPECT_EQ(ExpandMode(other).value().schedule, "tree");
   for (const char* codec : {"int8", "topk", "bf16", "fp16", "auto"}) {
     const ModeExpansion direct = ExpandMode(With(Mode::kRing, 0, codec)).value();
     EXPECT_EQ(direct.exchange, ExchangeKind::kOwners) << codec;

@@ -179,13 +179,17 @@ TEST(PredictedComm, IsTheModelsTimeOfTheEncodedBytes) {
   Setting setting = PsSetting();
   const double wire_ms = 4.0 * (1 << 20) / 1e9 * 8 * 1e3;
   // Four workers on two servers' NICs: 4/2 times the gradient.
-  EXPECT_NEAR(*PredictedCommMs(setting, "owners", elements), 2 * wire_ms, 0.05 * wire_ms);
-  EXPECT_GT(*PredictedCommMs(setting, "schedule", elements), 1.5 * wire_ms - 1e-9);
-  const double dense = *PredictedCommMs(setting, "owners", elements);
+  EXPECT_NEAR(*PredictedCommMs(setting, std::nullopt, elements), 2 * wire_ms, 0.05 * wire_ms);
+  // 2(N-1)/N of it around a ring, twice through a tree; halving and doubling has the ring's bytes in fewer rounds.
+  const double ring = *PredictedCommMs(setting, "ring", elements);
+  EXPECT_GT(ring, 1.5 * wire_ms - 1e-9);
+  EXPECT_GT(*PredictedCommMs(setting, "tree", elements), ring);
+  EXPECT_LT(*PredictedCommMs(setting, "halving_doubling", elements), ring);
+  const double dense = *PredictedCommMs(setting, std::nullopt, elements);
   setting.compression.codec = "int8";
-  EXPECT_LT(*PredictedCommMs(setting, "owners", elements), dense / 3);
+  EXPECT_LT(*PredictedCommMs(setting, std::nullopt, elements), dense / 3);
   setting.rate_bits = 0;
-  EXPECT_FALSE(PredictedCommMs(setting, "owners", elements).has_value());
+  EXPECT_FALSE(PredictedCommMs(setting, std::nullopt, elements).has_value());
 }
 
 TEST(BusiestNic, AddsRolesThatShareOne) {

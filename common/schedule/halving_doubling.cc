@@ -1,0 +1,42 @@
+// Schedule `halving_doubling`: partial sums of a slab gather in a binomial tree of which its owner is the root, the result
+// goes the same ways back. Positions count from the owner on, so over a stripe all trees together are the recursive
+// vector halving and distance doubling of Thakur, Rabenseifner and Gropp (2005), for any number of positions: each sends
+// 2(N-1) slabs, as in a ring, in ceil(log2 N) rounds each way, and only to positions a power of two away.
+#include <bit>
+
+#include "common/schedule/schedule.h"
+
+namespace tally {
+
+void GenerateHalvingDoubling(Position owner, Position self, std::uint32_t positions, std::vector<ScheduleStep>* out) {
+  out->clear();
+  const std::uint32_t place = (self.value + positions - owner.value) % positions;
+  const auto at = [&](std::uint32_t other) { return Position{(owner.value + other) % positions}; };
+  // The sender of place r is r less its lowest bit; those that send to it lie a smaller power of two behind it.
+  const std::uint32_t bits = place == 0 ? std::bit_ceil(positions) : place & ~(place - 1);
+  for (std::uint32_t bit = 1; bit < bits && place + bit < positions; bit <<= 1) {
+    out->push_back({StepOp::kReceiveAdd, at(place + bit)});
+  }
+  const std::size_t children = out->size();
+  if (place == 0) {
+    out->push_back({StepOp::kFinish, {}});
+  } else {
+    out->push_back({StepOp::kSendPartial, at(place - bits)});
+    out->push_back({StepOp::kReceiveTotal, at(place - bits)});
+  }
+  // The largest subtree, which takes longest, first.
+  for (std::size_t i = children; i-- > 0;) out->push_back({StepOp::kSendTotal, (*out)[i].peer});
+}
+
+// Partial sums go 2^k back, from the places whose lowest bit that is; totals go 2^k on, and around meet them.
+std::uint64_t HalvingDoublingBusiestLinkSlabs(std::uint32_t positions) {
+  const auto places = [positions](std::uint32_t bit) { return (positions - 1 + bit) / (2 * bit); };
+  std::uint64_t busiest = 0;
+  for (std::uint32_t bit = 1; bit < positions; bit <<= 1) {
+    const std::uint32_t around = positions - bit;
+    busiest = std::max<std::uint64_t>(busiest, places(bit) + (std::has_single_bit(around) ? places(around) : 0));
+  }
+  return busiest;
+}
+
+}  // namespace tally
