@@ -1,6 +1,8 @@
 // The executor of peer-to-peer schedules: every planned frame follows its program (common/schedule) on its own. A
 // running sum is added up in the received buffer, which then travels on: no copy. Only frames that this position starts
-// cost credit, until their total is here; that bounds what any neighbour can have outstanding.
+// cost credit, until their total is here; that bounds what any neighbour can have outstanding. No deadlock where several
+// positions start a slab, each in an order of its own: credit holds N frames, as many as begin in a stripe, so the lowest
+// unfinished stripe is under way everywhere.
 
 #include <algorithm>
 #include <atomic>

@@ -57,7 +57,7 @@ ModelTimes PredictTimes(const ClusterModel& cluster, double up_bytes, double dow
   times.ring_s = around + 2 * (n - 1) * alpha;
   times.direct_s = around + 2 * alpha;
   const double rounds = std::bit_width(cluster.workers - 1);
-  times.tree_s = up + down + 2 * rounds * alpha;
+  times.tree_s = up + down + 2 * std::max(rounds, 2 * rounds - 3) * alpha;
   times.halving_doubling_s = around + 2 * rounds * alpha;
   times.hybrid_s = HybridBytes(n, k, up, down) + 2 * alpha;
   return times;

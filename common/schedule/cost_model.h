@@ -21,7 +21,7 @@ struct ModelTimes {
   double ps_colocated_s = 0;  // on the NICs of min(k, n) workers: (1 + (n-2)/k) M/B + 2 alpha
   double ring_s = 0;          // 2(n-1)/n M/B + 2(n-1) alpha
   double direct_s = 0;        // 2(n-1)/n M/B + 2 alpha
-  double tree_s = 0;          // 2 M/B + 2 ceil(log2 n) alpha, pipelined
+  double tree_s = 0;          // 2 M/B + 2 max(L, 2L-3) alpha, L = ceil(log2 n), pipelined: sums end anywhere in it
   double halving_doubling_s = 0;  // 2(n-1)/n M/B + 2 ceil(log2 n) alpha
   double hybrid_s = 0;        // max(1, 2n(n-1)/(n^2+kn-2k)) M/B + 2 alpha
 };

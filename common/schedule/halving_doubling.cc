@@ -1,7 +1,8 @@
 // Schedule `halving_doubling`: partial sums of a slab gather in a binomial tree of which its owner is the root, the result
-// goes the same ways back. Positions count from the owner on, so over a stripe all trees together are the recursive
-// vector halving and distance doubling of Thakur, Rabenseifner and Gropp (2005), for any number of positions: each sends
-// 2(N-1) slabs, as in a ring, in ceil(log2 N) rounds each way, and only to positions a power of two away.
+// goes the same ways back. Like vector halving and distance doubling (Thakur, Rabenseifner and Gropp 2005) it sends
+// 2(N-1) slabs per position and stripe, as a ring does, in ceil(log2 N) rounds each way; partners are a power of two away
+// around the circle (as in Bruck et al. 1997), so any number of positions does.
+#include <algorithm>
 #include <bit>
 
 #include "common/schedule/schedule.h"

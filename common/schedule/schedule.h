@@ -38,8 +38,7 @@ struct ScheduleEntry {
   std::uint8_t id = 0;
   std::string_view name;
   ScheduleGenerator generate = nullptr;
-  // Slabs that the busiest directed link carries for one stripe of N slabs (the formula that the verifier checks):
-  // ring 2(N-1).
+  // Slabs that the busiest directed link carries for one stripe of N slabs: the formula that the verifier checks.
   std::uint64_t (*busiest_link_slabs)(std::uint32_t positions) = nullptr;
   bool ring_order = false;  // promises sums in the order u+1, u+2, …, u (DESIGN §5), the bits of deterministic owners
 };

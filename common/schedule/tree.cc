@@ -1,7 +1,7 @@
 // Schedule `tree`: two binary trees over all positions; slabs of even owners use one, of odd owners the other, in which
-// the inner positions of the first are leaves (Sanders, Speck and Träff 2009). Partial sums go along the tree to the
-// slab's owner, wherever in it that stands, the result out from there. At most 2 log2 N + 2 rounds each way, four
-// neighbours, and 2N + 1 slabs sent by each position per stripe, where a ring sends 2(N-1).
+// the inner positions of the first are leaves, but for one (Sanders, Speck and Träff 2009). Partial sums go along the
+// tree to the slab's owner, wherever in it that stands, the result out from there. Rounds each way: max(L, 2L-3), L =
+// ceil(log2 N). At most four neighbours and 2N+1 slabs sent by a position per stripe, where a ring sends 2(N-1).
 #include <algorithm>
 
 #include "common/schedule/schedule.h"

@@ -30,6 +30,10 @@ Result<ModeExpansion> ExpandMode(const Config& config) {
     expansion.schedule = config.aggregation.schedule;
     expansion.server_shares = expansion.worker_shares = false;
   }
+  if (expansion.exchange != ExchangeKind::kSchedule && config.aggregation.schedule != "ring") {
+    expansion.warnings.push_back("aggregation.schedule = " + config.aggregation.schedule + " is not used: mode " + name +
+                                 " with codec " + config.compression.codec + " sums at owners");
+  }
   if (codec.feedback_forced && !config.compression.error_feedback) {
     expansion.warnings.push_back("compression.codec = " + config.compression.codec +
                                  " without error feedback loses for good what it does not send: training gets worse; "

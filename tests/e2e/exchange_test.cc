@@ -1,4 +1,4 @@
-// Whole jobs over real sockets in one process: every exchange gives the exact sums, and the same bits.
+// Whole jobs over real sockets in one process: every exchange gives the exact sums, and but for two schedules the same bits.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,6 +24,11 @@ const std::vector<Way>& Ways() {
       {"ring", 0, {"aggregation.mode=ring"}},
       {"tree", 0, {"aggregation.mode=ring", "aggregation.schedule=tree"}, false},
       {"halving_doubling", 0, {"aggregation.mode=ring", "aggregation.schedule=halving_doubling"}, false},
+      {"tree_tight", 0, {"aggregation.mode=ring", "aggregation.schedule=tree", "link.frame=64KiB", "link.credit=64KiB"}, false},
+      {"halving_doubling_tight",
+       0,
+       {"aggregation.mode=ring", "aggregation.schedule=halving_doubling", "link.frame=64KiB", "link.credit=64KiB"},
+       false},
       {"ps_zmq", 2, {"aggregation.mode=ps"}},
       {"ps_tcp", 2, {"aggregation.mode=ps", "servers.transport=tcp"}},
       {"ps_one", 1, {"aggregation.mode=ps"}},

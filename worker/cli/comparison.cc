@@ -121,6 +121,11 @@ Json RowToJson(const Row& row) {
 
 std::string Setting::Pattern() const { return std::string(ModeName(mode)) + (colocated ? " colocated" : ""); }
 
+std::string Row::Pattern() const {
+  const std::string pattern = setting.Pattern();
+  return schedule.value_or(pattern) == pattern ? pattern : pattern + " (" + *schedule + ")";
+}
+
 std::string Setting::Codec() const {
   const bool lossless = compression.codec == "none";
   return CodecText() + (compression.error_feedback || lossless ? "" : " no feedback");
@@ -153,7 +158,10 @@ std::optional<double> PredictedCommMs(const Setting& setting, const std::optiona
                                 .servers = setting.servers};
   const ModelTimes times = PredictTimes(cluster, push, reply);
   if (schedule.has_value()) {
-    return (schedule == "tree" ? times.tree_s : schedule == "ring" ? times.ring_s : times.halving_doubling_s) * 1e3;
+    if (schedule == "ring") return times.ring_s * 1e3;
+    if (schedule == "tree") return times.tree_s * 1e3;
+    if (schedule == "halving_doubling") return times.halving_doubling_s * 1e3;
+    return std::nullopt;
   }
   if (!setting.with_servers()) return times.direct_s * 1e3;
   if (setting.mode == Mode::kPs) return (setting.colocated ? times.ps_colocated_s : times.ps_sharded_s) * 1e3;

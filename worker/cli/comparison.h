@@ -44,6 +44,9 @@ struct CurvePoint {
 
 // Times are means over ranks of each rank's median; bytes are means over workers (servers) and steps.
 struct Row {
+  // The setting's, and the schedule where it is not the usual one: "ring (tree)".
+  std::string Pattern() const;
+
   Setting setting;
   std::string exchange;                 // "owners" or "schedule"
   std::optional<std::string> schedule;  // "ring", "tree", …

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "common/schedule/schedule.h"
+
 namespace tally::cli {
 namespace {
 
@@ -11,7 +13,7 @@ constexpr double kNicIsTheLimit = 0.5;  // of the step's time
 
 std::string Megabytes(double bytes) { return bytes > 0 ? Fixed(bytes / 1e6, bytes < 1e5 ? 3 : 2) : "-"; }
 std::string Percent(double fraction) { return Fixed(fraction * 100, 0) + " %"; }
-std::string Name(const Row& row) { return row.setting.Pattern() + " with " + row.setting.Codec(); }
+std::string Name(const Row& row) { return row.Pattern() + " with " + row.setting.Codec(); }
 
 bool Faster(const Row& a, const Row& b) { return a.samples_per_s < b.samples_per_s; }
 
@@ -69,7 +71,7 @@ Table ComparisonTable(const Comparison& comparison) {
                {"model ms", kRight},
                {"accuracy", kRight}});
   for (const Row& row : comparison.rows) {
-    table.AddRow({row.setting.Pattern(), row.setting.Codec(), std::to_string(row.setting.nics()),
+    table.AddRow({row.Pattern(), row.setting.Codec(), std::to_string(row.setting.nics()),
                   Fixed(row.samples_per_s, 0), Fixed(row.step_ms, 1), Fixed(row.comm_exposed_ms, 1),
                   Percent(row.comm_share), Megabytes(row.worker_sent_bytes), Megabytes(row.server_sent_bytes),
                   Fixed(row.measured_comm_ms, 1), row.predicted_comm_ms ? Fixed(*row.predicted_comm_ms, 1) : "-",
@@ -102,7 +104,10 @@ std::string Verdict(const Comparison& comparison) {
 std::string Agreement(const Comparison& comparison) {
   std::map<std::uint64_t, std::vector<std::string>> by_seed;
   for (const Row& row : comparison.rows) {
-    if (row.setting.compression.codec == "none") by_seed[row.setting.seed].push_back(row.weights_sha256);
+    // A schedule with an order of addition of its own has bits of its own.
+    const auto schedule = FindSchedule(row.schedule.value_or("ring"));
+    const bool comparable = schedule.ok() && (*schedule)->ring_order;
+    if (row.setting.compression.codec == "none" && comparable) by_seed[row.setting.seed].push_back(row.weights_sha256);
   }
   bool several = false, same = true;
   for (const auto& [seed, hashes] : by_seed) {

@@ -125,15 +125,15 @@ nlohmann::json Row(const Question& question, std::uint32_t workers, std::uint32_
 void PrintTable(const nlohmann::json& rows, Console& console) {
   const auto right = Table::Align::kRight;
   Table table({{"workers", right}, {"servers", right}, {"PS, 1 server", right}, {"PS, sharded", right},
-               {"PS, co-located", right}, {"ring", right}, {"direct", right}, {"tree", right}, {"hybrid", right},
-               {"PS/ring", right}});
+               {"PS, co-located", right}, {"ring", right}, {"halving", right}, {"tree", right}, {"direct", right},
+               {"hybrid", right}, {"PS/ring", right}});
   const auto time = [](const nlohmann::json& seconds) {
     return seconds.is_null() ? std::string("-") : HumanSeconds(seconds.get<double>());
   };
   for (const auto& row : rows) {
     table.AddRow({row["workers"].dump(), row["servers"].dump(), time(row["ps_central_s"]), time(row["ps_sharded_s"]),
-                  time(row["ps_colocated_s"]), time(row["ring_s"]), time(row["direct_s"]), time(row["tree_s"]),
-                  time(row["hybrid_s"]),
+                  time(row["ps_colocated_s"]), time(row["ring_s"]), time(row["halving_doubling_s"]), time(row["tree_s"]),
+                  time(row["direct_s"]), time(row["hybrid_s"]),
                   row["ps_over_ring"].is_null() ? "-" : Fixed(row["ps_over_ring"].get<double>(), 2)});
   }
   std::string text = table.Text();
@@ -160,8 +160,8 @@ int RunModel(const ModelOptions& options, CommandContext& context) {
                  HumanSeconds(question->alpha_s) + " per round" +
                  (ratios.push < 1 ? "; PS, direct and hybrid send " + Fixed(100 * ratios.push, 2) + " % of it" +
                                             (most_reply == ratios.push ? "" : " and answer up to " + Fixed(100 * most_reply, 2) + " %") +
-                                            (question->linear ? ", and so do ring and tree"
-                                                                           : ", ring and tree carry fp32 sums")
+                                            (question->linear ? ", and so do ring, halving and tree"
+                                                                           : ", ring, halving and tree carry fp32 sums")
                                       : ""));
     PrintTable(rows, console);
   }
@@ -193,9 +193,10 @@ Action AddModelCommand(CLI::App& app, CommandContext& context) {
       "  PS, co-located  (1 + (n-2)/k) M/B + 2a         servers on k of the workers' NICs, k <= n\n"
       "  ring            2(n-1)/n M/B + 2(n-1)a\n"
       "  direct          2(n-1)/n M/B + 2a\n"
-      "  tree            2 M/B + 2 ceil(log2 n) a       double binary, pipelined\n"
+      "  halving         2(n-1)/n M/B + 2L a            halving and doubling; L = ceil(log2 n)\n"
+      "  tree            2 M/B + 2 max(L, 2L-3) a       double binary, pipelined\n"
       "  hybrid          2n(n-1)/(n^2+kn-2k) M/B + 2a   never below M/B; k = 0: ring's bound, k = n: M/B\n"
-      "Ring and tree carry fp32 sums: only a linear codec (none, randomk) shrinks them.\n\n"
+      "Ring, halving and tree carry fp32 sums: only a linear codec (none, randomk) shrinks them.\n\n"
       "Examples:\n"
       "  tally model\n"
       "  tally model --workers 16 --servers 1,4,16 --parameters 25000000 --rate 10gbit\n"

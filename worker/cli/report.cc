@@ -10,7 +10,7 @@
 namespace tally::cli {
 namespace {
 
-std::string Label(const Row& row) { return row.setting.Pattern() + " · " + row.setting.Codec(); }
+std::string Label(const Row& row) { return row.Pattern() + " · " + row.setting.Codec(); }
 
 bool HasSeeds(const Comparison& comparison) {
   return std::any_of(comparison.rows.begin(), comparison.rows.end(),
@@ -94,7 +94,7 @@ std::string RowTable(const Comparison& comparison) {
       html += std::string(warn ? "<td class=\"warn\">" : "<td>") + EscapeHtml(text) + "</td>";
     };
     html += "<tr>";
-    cell(row.setting.Pattern());
+    cell(row.Pattern());
     cell(row.setting.Codec());
     cell(std::to_string(row.setting.seed));
     cell(std::to_string(row.setting.nics()));

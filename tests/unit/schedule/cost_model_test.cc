@@ -40,6 +40,7 @@ TEST(CostModel, PeerToPeer) {
   EXPECT_DOUBLE_EQ(Times(4, 0, 1).direct_s, 0.15 + 2);
   EXPECT_DOUBLE_EQ(Times(4, 0, 1).tree_s, 0.2 + 4);
   EXPECT_DOUBLE_EQ(Times(5, 0, 1).tree_s, 0.2 + 6);
+  EXPECT_DOUBLE_EQ(Times(64, 0, 1).tree_s, 0.2 + 18);
   EXPECT_DOUBLE_EQ(Times(5, 0, 1).halving_doubling_s, 0.16 + 6) << "the ring's bytes in the tree's rounds";
 }
 

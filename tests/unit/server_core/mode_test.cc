@@ -35,6 +35,9 @@ TEST(Mode, RingIsAScheduleForLinearCodecsAndDirectForTheOthers) {
   Config other = With(Mode::kRing, 0, "randomk");
   other.aggregation.schedule = "tree";
   EXPECT_EQ(ExpandMode(other).value().schedule, "tree");
+  EXPECT_TRUE(ExpandMode(other).value().warnings.empty());
+  other.compression.codec = "int8";
+  EXPECT_THAT(ExpandMode(other).value().warnings, ::testing::ElementsAre(HasSubstr("aggregation.schedule = tree is not used")));
   for (const char* codec : {"int8", "topk", "bf16", "fp16", "auto"}) {
     const ModeExpansion direct = ExpandMode(With(Mode::kRing, 0, codec)).value();
     EXPECT_EQ(direct.exchange, ExchangeKind::kOwners) << codec;
