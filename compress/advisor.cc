@@ -14,7 +14,8 @@ namespace tally {
 namespace {
 
 // The first travels as if nothing compressed it. Of two codecs of 16 bits a number keeps its own.
-constexpr std::string_view kForFp32[] = {"none", "bf16", "int8"}, kForFp16[] = {"fp16", "int8"}, kForBf16[] = {"bf16", "int8"};
+constexpr std::string_view kForFp32[] = {"none", "bf16", "int8"};
+constexpr std::string_view kForFp16[] = {"fp16", "int8"}, kForBf16[] = {"bf16", "int8"};
 constexpr std::string_view kCandidates[] = {"none", "fp16", "bf16", "int8"};
 constexpr double kWorthIt = 0.9;  // of the time without a codec: what is lost in accuracy wants a reason
 constexpr std::size_t kElements = 65536, kSlabs = 16;  // together beyond the nearest caches, as gradients are

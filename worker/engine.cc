@@ -324,24 +324,12 @@ void Engine::OnVerdict(const VerdictMessage& verdict) {
   if (found == groups_.end()) return;
   ++(verdict.commit ? committed_ : skipped_);
   found->second->OnVerdict(verdict);
-  WarnOfRange(*found->second);
-}
-
-// Once each, whichever group is the first.
-void Engine::WarnOfRange(const GroupRuntime& group) {
-  if (group.saturated() != 0 && !std::exchange(told_saturated_, true)) {
-    const Config::Compression& compression = loaded_.config.compression;
-    logger_->Warn("gradients at the limit of the range of 16 bits or beyond",
-                  {{"numbers", group.saturated()},
-                   {"group", group.tables().message.name},
-                   {"what_exceeds", compression.error_feedback ? "waits in the residual" : "is lost"}});
-  }
-  if (group.ending.loss_scale > 1 && group.has_fp16() && !std::exchange(told_loss_scale_, true)) {
-    logger_->Warn("means of fp16 tensors are divided by the loss scale, which may take them below the range of fp16",
-                  {{"group", group.tables().message.name},
-                   {"loss_scale", group.ending.loss_scale},
-                   {"what_to_do", "read Output instead of Output16, or declare the tensors as bf16"}});
-  }
+  if (found->second->saturated() == 0 || std::exchange(told_saturated_, true)) return;
+  const Config::Compression& compression = loaded_.config.compression;
+  logger_->Warn("gradients at the limit of the range of 16 bits or beyond",
+                {{"numbers", found->second->saturated()},
+                 {"group", found->second->tables().message.name},
+                 {"what_exceeds", compression.error_feedback ? "waits in the residual" : "is lost"}});
 }
 
 void Engine::OnJobFailed(const Status& why) { SetFailure(why); }
@@ -436,7 +424,14 @@ Status Engine::Send(OwnerRef to, std::uint32_t key, const FrameHeader& header, s
   return Status::Ok();
 }
 
-void Engine::Prepared(const PreparedMessage& message) { membership_->Send(message); }
+void Engine::Prepared(const PreparedMessage& message) {
+  membership_->Send(message);
+  if (message.loss_scale <= 1 || !groups_.at(message.group.value)->has_fp16()) return;
+  if (std::exchange(told_loss_scale_, true)) return;
+  logger_->Warn("means of fp16 tensors are divided by the loss scale, which may take them below the range of fp16",
+                {{"loss_scale", message.loss_scale},
+                 {"what_to_do", "read Output instead of Output16, or declare the tensors as bf16"}});
+}
 
 void Engine::Verdict(const VerdictMessage& verdict) { owner_host_->OnVerdict(verdict); }
 

@@ -87,7 +87,6 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   Status Begin();                         // before the loop runs: transports, listeners, the coordinator
   Status StartTransports(LinkOptions options);
   void DialPeers();
-  void WarnOfRange(const GroupRuntime& group);
   void CheckJoined();
   Status JoinError();
   bool Deliver(Frame& frame);             // false: the group is not known yet

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "common/schedule/schedule.h"
+#include "common/schedule/tree_program.h"
 
 namespace tally {
 
@@ -18,15 +18,7 @@ void GenerateHalvingDoubling(Position owner, Position self, std::uint32_t positi
   for (std::uint32_t bit = 1; bit < bits && place + bit < positions; bit <<= 1) {
     out->push_back({StepOp::kReceiveAdd, at(place + bit)});
   }
-  const std::size_t children = out->size();
-  if (place == 0) {
-    out->push_back({StepOp::kFinish, {}});
-  } else {
-    out->push_back({StepOp::kSendPartial, at(place - bits)});
-    out->push_back({StepOp::kReceiveTotal, at(place - bits)});
-  }
-  // The largest subtree, which takes longest, first.
-  for (std::size_t i = children; i-- > 0;) out->push_back({StepOp::kSendTotal, (*out)[i].peer});
+  CompleteTreeProgram(place == 0 ? std::nullopt : std::optional(at(place - bits)), out);
 }
 
 // Partial sums go 2^k back, from the places whose lowest bit that is; totals go 2^k on, and around meet them.

@@ -2,9 +2,7 @@
 // the inner positions of the first are leaves, but for one (Sanders, Speck and Träff 2009). Partial sums go along the
 // tree to the slab's owner, wherever in it that stands, the result out from there. Rounds each way: max(L, 2L-3), L =
 // ceil(log2 N). At most four neighbours and 2N+1 slabs sent by a position per stripe, where a ring sends 2(N-1).
-#include <algorithm>
-
-#include "common/schedule/schedule.h"
+#include "common/schedule/tree_program.h"
 
 namespace tally {
 namespace {
@@ -65,14 +63,7 @@ void GenerateTree(Position owner, Position self, std::uint32_t positions, std::v
   tree.ForNeighbours(own, [&](std::uint32_t other) {
     if (other != towards) out->push_back({StepOp::kReceiveAdd, FromTree(second, other, positions)});
   });
-  const std::size_t behind = out->size();
-  if (own == root) {
-    out->push_back({StepOp::kFinish, {}});
-  } else {
-    out->push_back({StepOp::kSendPartial, FromTree(second, towards, positions)});
-    out->push_back({StepOp::kReceiveTotal, FromTree(second, towards, positions)});
-  }
-  for (std::size_t i = 0; i < behind; ++i) out->push_back({StepOp::kSendTotal, (*out)[i].peer});
+  CompleteTreeProgram(own == root ? std::nullopt : std::optional(FromTree(second, towards, positions)), out);
 }
 
 std::uint64_t TreeBusiestLinkSlabs(std::uint32_t positions) { return positions > 1 ? positions : 0; }

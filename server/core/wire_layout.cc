@@ -112,8 +112,8 @@ Result<std::vector<std::uint8_t>> ChooseCodecs(std::span<const TensorSpec> tenso
                                                const Config::Compression& options, const AutoCodecs& auto_codecs,
                                                std::uint32_t workers) {
   std::vector<std::uint8_t> codecs;
+  Config::Compression resolved = options;
   for (const TensorSpec& tensor : tensors) {
-    Config::Compression resolved = options;
     if (options.codec == kCodecAuto) resolved.codec = auto_codecs.For(tensor.dtype);
     codecs.push_back(CodecForTensor(tensor.name, tensor.elements.value, resolved, tensor.dtype));
     if (codecs.back() == kCodecNone) {

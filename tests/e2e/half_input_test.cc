@@ -148,6 +148,25 @@ TEST(HalfInputFaults, AnInfinitySkipsTheStepAndTypesAreChecked) {
   EXPECT_EQ(Failures(statuses), "");
 }
 
+// A ring carries the mean in fp32; divided by the scale it is below what fp16 holds.
+TEST(HalfInputLossScale, IsTakenOutOfTheMeanWhichOutputStillHolds) {
+  TestCluster cluster({2, 0, {"aggregation.mode=ring"}, {}});
+  const auto statuses = cluster.Run([](Client& client, std::uint32_t) -> Status {
+    const std::vector<TensorSpec> tensors = {{"h", ElementCount(50), DType::kFloat16}};
+    TALLY_ASSIGN_OR_RETURN(Group * group, client.DeclareGroup(tensors));
+    for (int step = 0; step < 3; ++step) {
+      std::ranges::fill(group->Input16(0), std::uint16_t{0x1400});  // 2^-10
+      TALLY_RETURN_IF_ERROR(group->SetLossScale(65536));
+      TALLY_RETURN_IF_ERROR(group->Submit(BucketId(0)).status());
+      TALLY_RETURN_IF_ERROR(group->EndStep().status());
+      if (group->Output(0)[17] != 0x1p-26F) return Internal("Output: " + std::to_string(group->Output(0)[17]));
+      if (group->Output16(0)[17] != 0) return Internal("Output16: " + std::to_string(group->Output16(0)[17]));
+    }
+    return Status::Ok();
+  });
+  EXPECT_EQ(Failures(statuses), "");
+}
+
 // Steps of 1 and 1 + 2^-10, whose mean fp16 cannot hold, then of zeros: all of it must have come in the end, whenever the
 // codec begins and whoever keeps what was rounded off.
 class HalfInputStages : public testing::TestWithParam<JobSetting> {};
