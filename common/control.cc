@@ -91,6 +91,11 @@ std::vector<TensorSpec> ReadTensors(capnp::List<schema::TensorSpec>::Reader from
   return tensors;
 }
 
+double ReadRate(double value, std::string_view field, Checker& check) {
+  check.Check(std::isfinite(value) && value >= 0, field);
+  return value;
+}
+
 void Write(const JoinMessage& from, schema::Join::Builder to) {
   to.setProtocol(from.protocol);
   to.setVersion(from.version);
@@ -105,6 +110,7 @@ void Write(const JoinMessage& from, schema::Join::Builder to) {
   WriteNames(from.endpoints, to.initEndpoints(Size(from.endpoints.size())));
   to.setConfigDigest(from.config_digest);
   to.setConfigText(from.config_text);
+  to.setNicBytesPerSecond(from.nic_bytes_per_s);
 }
 
 JoinMessage Read(schema::Join::Reader from, Checker& check) {
@@ -122,6 +128,7 @@ JoinMessage Read(schema::Join::Reader from, Checker& check) {
   to.endpoints = ReadNames(from.getEndpoints(), "join endpoint", check);
   to.config_digest = from.getConfigDigest();
   to.config_text = check.Document(from.getConfigText(), "join configuration");
+  to.nic_bytes_per_s = ReadRate(from.getNicBytesPerSecond(), "join NIC", check);
   return to;
 }
 
@@ -153,6 +160,7 @@ void Write(const Member& from, schema::Member::Builder to) {
   to.setNode(from.node);
   to.setPid(from.pid);
   WriteNames(from.endpoints, to.initEndpoints(Size(from.endpoints.size())));
+  to.setNicBytesPerSecond(from.nic_bytes_per_s);
 }
 
 Member Read(schema::Member::Reader from, Checker& check) {
@@ -165,6 +173,7 @@ Member Read(schema::Member::Reader from, Checker& check) {
   to.node = check.Name(from.getNode(), "member node");
   to.pid = from.getPid();
   to.endpoints = ReadNames(from.getEndpoints(), "member endpoint", check);
+  to.nic_bytes_per_s = ReadRate(from.getNicBytesPerSecond(), "member NIC", check);
   return to;
 }
 

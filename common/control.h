@@ -46,6 +46,7 @@ struct Member {
   std::string host, node;
   std::uint32_t pid = 0;
   std::vector<std::string> endpoints;  // "tcp://10.0.0.1:4711", "zmq://…", "inproc://…"
+  double nic_bytes_per_s = 0;          // of the NIC that its data links use, in each direction; 0: not known
   bool operator==(const Member&) const = default;
 };
 
@@ -62,6 +63,7 @@ struct JoinMessage {
   std::vector<std::string> endpoints;
   std::uint64_t config_digest = 0;
   std::string config_text;
+  double nic_bytes_per_s = 0;
   bool operator==(const JoinMessage&) const = default;
 };
 

@@ -36,6 +36,7 @@ struct Join {
   endpoints @10 :List(Text);     # where its data links are accepted
   configDigest @11 :UInt64;
   configText @12 :Text;          # the job-scoped keys as TOML, in canonical order
+  nicBytesPerSecond @13 :Float64;  # of the NIC that its data links use, in each direction; 0: not known
 }
 
 struct Failure {
@@ -55,6 +56,7 @@ struct Member {
   node @5 :Text;
   pid @6 :UInt32;
   endpoints @7 :List(Text);
+  nicBytesPerSecond @8 :Float64;
 }
 
 struct Epoch {

@@ -8,8 +8,10 @@
 #include <random>
 #include <utility>
 
+#include "common/node_key.h"
 #include "common/transport/local_address.h"
 #include "common/transport/rate_limiter.h"
+#include "common/transport/wire_speed.h"
 #include "common/version.h"
 
 namespace tally {
@@ -80,7 +82,7 @@ Status Server::Begin() {
     CoordinatorOptions coordinator;
     coordinator.version = kVersion;
     coordinator.incarnation = incarnation_;
-    coordinator_host_ = std::make_unique<CoordinatorHost>(&loop_, logger_, config_.link.rate_bits, coordinator);
+    coordinator_host_ = std::make_unique<CoordinatorHost>(&loop_, logger_, NicRateBits(config_), coordinator);
     TALLY_ASSIGN_OR_RETURN(control_address_, coordinator_host_->Listen(control_transport_.get(), config_.server.listen,
                                                                        Role::kServer));
     coordinator_ = control_address_;
@@ -104,6 +106,7 @@ Status Server::Begin() {
   const std::string host = config_.server.data_bind.empty()
                                ? (where.host.find(':') == std::string::npos ? where.host : "[" + where.host + "]")
                                : config_.server.data_bind;
+  nic_host_ = host;
   LinkIdentity self;
   self.role = Role::kServer;
   self.index = config_.server.index;
@@ -128,7 +131,8 @@ void Server::Join() {
   member.join.index = config_.server.index;
   member.join.incarnation = incarnation_;
   member.join.host = HostName();
-  member.join.node = member.join.host;
+  member.join.node = config_.topology.node.empty() ? NodeKey() : config_.topology.node;
+  member.join.nic_bytes_per_s = SpeedOfWire(NicRateBits(config_), nic_host_).bytes_per_s;
   member.join.pid = static_cast<std::uint32_t>(getpid());
   member.join.endpoints = data_endpoints_;
   membership_ = std::make_unique<Membership>(&loop_, control_transport_.get(), logger_, member, this);

@@ -74,6 +74,7 @@ class Server final : public LinkHandler, public MembershipEvents {
   BufferPool pool_;
   std::uint64_t incarnation_ = 0;
   std::string control_address_, coordinator_;
+  std::string nic_host_;  // where data links bind
   std::vector<std::string> data_endpoints_;
   std::unique_ptr<OwnerHost> owner_host_;
   std::unique_ptr<Transport> control_transport_, data_transport_;

@@ -8,9 +8,11 @@
 
 #include <unistd.h>
 
+#include "common/node_key.h"
 #include "common/schedule/schedule.h"
 #include "common/transport/local_address.h"
 #include "common/transport/rate_limiter.h"
+#include "common/transport/wire_speed.h"
 #include "common/version.h"
 
 namespace tally {
@@ -109,7 +111,7 @@ Status Engine::Begin() {
     CoordinatorOptions coordinator_options;
     coordinator_options.version = kVersion;
     coordinator_options.incarnation = incarnation_;
-    coordinator_host_ = std::make_unique<CoordinatorHost>(&loop_, logger_.get(), c.link.rate_bits, coordinator_options);
+    coordinator_host_ = std::make_unique<CoordinatorHost>(&loop_, logger_.get(), NicRateBits(c), coordinator_options);
     TALLY_ASSIGN_OR_RETURN(coordinator, coordinator_host_->Listen(control_transport_.get(), coordinator, Role::kWorker));
   }
   loaded_.config.coordinator.address = coordinator;
@@ -138,7 +140,8 @@ Status Engine::Begin() {
   member.join.job = c.job.name;
   member.join.incarnation = incarnation_;
   member.join.host = HostName();
-  member.join.node = member.join.host;
+  member.join.node = c.topology.node.empty() ? NodeKey() : c.topology.node;
+  member.join.nic_bytes_per_s = SpeedOfWire(NicRateBits(c), own_address).bytes_per_s;
   member.join.pid = static_cast<std::uint32_t>(getpid());
   member.join.endpoints = data_endpoints_;
   member.join.config_digest = loaded_.job_digest;

@@ -62,6 +62,10 @@ struct Config {
     std::vector<std::string> addresses;  // job scope: control addresses, the first coordinates
     std::string transport = "zmq";       // job scope: data links between workers and servers, zmq | tcp
   } servers;
+  struct Topology {                // process scope
+    std::string node;              // empty = of boot id and network namespace
+    double nic_rate_bits = 0;      // 0 = link.rate, else what the system says
+  } topology;
   struct Worker {                  // process scope
     std::uint32_t rank = 0;
     std::uint32_t local_rank = 0;
@@ -153,5 +157,10 @@ Result<Nanos> ParseDuration(std::string_view text);
 std::map<std::string, std::string> ProcessEnvironment();
 
 const char* ModeName(Mode mode);
+
+// What is said of this process's NIC: topology.nic_rate, else link.rate; 0 if nothing is.
+inline double NicRateBits(const Config& config) {
+  return config.topology.nic_rate_bits > 0 ? config.topology.nic_rate_bits : config.link.rate_bits;
+}
 
 }  // namespace tally

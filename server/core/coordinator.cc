@@ -36,6 +36,7 @@ Member MakeMember(const JoinMessage& join) {
   member.incarnation = join.incarnation;
   member.host = join.host;
   member.node = join.node;
+  member.nic_bytes_per_s = join.nic_bytes_per_s;
   member.pid = join.pid;
   member.endpoints = join.endpoints;
   return member;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <random>
 
 namespace tally {
@@ -204,6 +205,17 @@ TEST(Control, NamesOfExactly128BytesPass) {
   JoinMessage join;
   join.host = std::string(128, 'h');
   EXPECT_TRUE(DecodeControl(EncodeControl(join)).ok());
+}
+
+TEST(Control, ANicsRateIsANumberOfBytes) {
+  for (const double rate : {-1.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    JoinMessage join;
+    join.nic_bytes_per_s = rate;
+    EXPECT_EQ(DecodeControl(EncodeControl(join)).status().kind(), StatusKind::kCorrupt);
+    EpochMessage epoch;
+    epoch.members.emplace_back().nic_bytes_per_s = rate;
+    EXPECT_EQ(DecodeControl(EncodeControl(epoch)).status().kind(), StatusKind::kCorrupt);
+  }
 }
 
 TEST(Control, TextForPeopleLosesWhatCannotBePrinted) {
