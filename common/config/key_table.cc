@@ -21,7 +21,7 @@ constexpr std::string_view kCodecNames =
     "auto";
 
 constexpr std::string_view kScheduleNames =
-#define TALLY_SCHEDULE(id, name, generate, busiest_link_slabs, ring_order) name " "
+#define TALLY_SCHEDULE(id, name, generate, busiest_link_slabs, seconds, ring_order) name " "
 #include "common/schedule/schedules.inc"
 #undef TALLY_SCHEDULE
     ;

@@ -1,7 +1,6 @@
-// Closed-form times of one aggregation (alpha-beta model), every NIC full duplex, no computation. Seconds, bytes, bytes
-// per second. M = one worker's gradient, n workers, k servers, B = bytes per second of a NIC in each direction,
-// alpha = time that a round of messages costs whatever its size. Sources: DESIGN §2 (shares); ring: Patarasuk & Yuan
-// 2009; double binary tree: Sanders, Speck, Traff 2009; halving and doubling: Thakur, Rabenseifner, Gropp 2005.
+// Closed-form times of one aggregation through owners (alpha-beta model), every NIC full duplex, no computation. Seconds,
+// bytes, bytes per second. M = one worker's gradient, n workers, k servers, B = bytes per second of a NIC in each direction,
+// alpha = time that a round of messages costs whatever its size. Schedules are priced in their table (schedule.h).
 #pragma once
 
 #include <cstdint>
@@ -19,11 +18,8 @@ struct ModelTimes {
   double ps_central_s = 0;    // one server: n M/B + 2 alpha (0 if k = 0)
   double ps_sharded_s = 0;    // k servers on NICs of their own, push and reply overlapped: max(1, n/k) M/B + 2 alpha
   double ps_colocated_s = 0;  // on the NICs of min(k, n) workers: (1 + (n-2)/k) M/B + 2 alpha
-  double ring_s = 0;          // 2(n-1)/n M/B + 2(n-1) alpha
   double direct_s = 0;        // 2(n-1)/n M/B + 2 alpha
-  double tree_s = 0;          // 2 M/B + 2 max(L, 2L-3) alpha, L = ceil(log2 n), pipelined: sums end anywhere in it
-  double halving_doubling_s = 0;  // 2(n-1)/n M/B + 2 ceil(log2 n) alpha
-  double hybrid_s = 0;        // max(1, 2n(n-1)/(n^2+kn-2k)) M/B + 2 alpha
+  double hybrid_s = 0;        // best shares (shares.h): max(1, 2n(n-1)/(n^2+kn-2k)) M/B + 2 alpha
 };
 
 // up_bytes, down_bytes: encoded size of one worker's whole gradient in each direction. The comments above are for both

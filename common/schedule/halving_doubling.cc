@@ -32,4 +32,9 @@ std::uint64_t HalvingDoublingBusiestLinkSlabs(std::uint32_t positions) {
   return busiest;
 }
 
+double HalvingDoublingSeconds(double bytes, double bytes_per_s, double alpha_s, std::uint32_t positions) {
+  const double n = positions;
+  return 2 * (n - 1) / n * bytes / bytes_per_s + 2 * std::bit_width(positions - 1) * alpha_s;
+}
+
 }  // namespace tally

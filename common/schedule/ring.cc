@@ -22,4 +22,9 @@ void GenerateRing(Position owner, Position self, std::uint32_t positions, std::v
 
 std::uint64_t RingBusiestLinkSlabs(std::uint32_t positions) { return 2 * (std::uint64_t{positions} - 1); }
 
+double RingSeconds(double bytes, double bytes_per_s, double alpha_s, std::uint32_t positions) {
+  const double n = positions;
+  return 2 * (n - 1) / n * bytes / bytes_per_s + 2 * (n - 1) * alpha_s;
+}
+
 }  // namespace tally

@@ -5,16 +5,17 @@
 
 namespace tally {
 
-#define TALLY_SCHEDULE(id, name, generate, busiest_link_slabs, ring_order)            \
+#define TALLY_SCHEDULE(id, name, generate, busiest_link_slabs, seconds, ring_order) \
   void generate(Position owner, Position self, std::uint32_t positions, std::vector<ScheduleStep>* out); \
-  std::uint64_t busiest_link_slabs(std::uint32_t positions);
+  std::uint64_t busiest_link_slabs(std::uint32_t positions); \
+  double seconds(double bytes, double bytes_per_s, double alpha_s, std::uint32_t positions);
 #include "common/schedule/schedules.inc"
 #undef TALLY_SCHEDULE
 
 namespace {
 
-#define TALLY_SCHEDULE(id, name, generate, busiest_link_slabs, ring_order) \
-  ScheduleEntry{id, name, generate, busiest_link_slabs, ring_order},
+#define TALLY_SCHEDULE(id, name, generate, busiest_link_slabs, seconds, ring_order) \
+  ScheduleEntry{id, name, generate, busiest_link_slabs, seconds, ring_order},
 constexpr std::array kSchedules = {
 #include "common/schedule/schedules.inc"
 };

@@ -40,6 +40,9 @@ struct ScheduleEntry {
   ScheduleGenerator generate = nullptr;
   // Slabs that the busiest directed link carries for one stripe of N slabs: the formula that the verifier checks.
   std::uint64_t (*busiest_link_slabs)(std::uint32_t positions) = nullptr;
+  // Its price: of summing `bytes` on each of `positions` that have a full-duplex NIC of bytes_per_s each and pay alpha_s
+  // for a round of messages, slabs pipelined. 0 for one position.
+  double (*seconds)(double bytes, double bytes_per_s, double alpha_s, std::uint32_t positions) = nullptr;
   bool ring_order = false;  // promises sums in the order u+1, u+2, …, u (DESIGN §5), the bits of deterministic owners
 };
 

@@ -2,6 +2,9 @@
 // the inner positions of the first are leaves, but for one (Sanders, Speck and Träff 2009). Partial sums go along the
 // tree to the slab's owner, wherever in it that stands, the result out from there. Rounds each way: max(L, 2L-3), L =
 // ceil(log2 N). At most four neighbours and 2N+1 slabs sent by a position per stripe, where a ring sends 2(N-1).
+#include <algorithm>
+#include <bit>
+
 #include "common/schedule/tree_program.h"
 
 namespace tally {
@@ -67,5 +70,12 @@ void GenerateTree(Position owner, Position self, std::uint32_t positions, std::v
 }
 
 std::uint64_t TreeBusiestLinkSlabs(std::uint32_t positions) { return positions > 1 ? positions : 0; }
+
+// Pipelined: sums end anywhere in the trees (Sanders, Speck and Träff 2009).
+double TreeSeconds(double bytes, double bytes_per_s, double alpha_s, std::uint32_t positions) {
+  if (positions == 1) return 0;
+  const double rounds = std::bit_width(positions - 1);
+  return 2 * bytes / bytes_per_s + 2 * std::max(rounds, 2 * rounds - 3) * alpha_s;
+}
 
 }  // namespace tally

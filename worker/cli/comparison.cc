@@ -6,6 +6,7 @@
 
 #include "common/schedule/cost_model.h"
 #include "common/schedule/layout.h"
+#include "common/schedule/schedule.h"
 #include "compress/linear.h"
 #include "compress/stages.h"
 
@@ -156,13 +157,12 @@ std::optional<double> PredictedCommMs(const Setting& setting, const std::optiona
   }
   const ClusterModel cluster = {.bytes_per_s = setting.rate_bits / 8, .alpha_s = kAlphaS, .workers = setting.workers,
                                 .servers = setting.servers};
-  const ModelTimes times = PredictTimes(cluster, push, reply);
   if (schedule.has_value()) {
-    if (schedule == "ring") return times.ring_s * 1e3;
-    if (schedule == "tree") return times.tree_s * 1e3;
-    if (schedule == "halving_doubling") return times.halving_doubling_s * 1e3;
-    return std::nullopt;
+    const auto entry = FindSchedule(*schedule);
+    if (!entry.ok()) return std::nullopt;
+    return (*entry)->seconds(push, cluster.bytes_per_s, cluster.alpha_s, cluster.workers) * 1e3;
   }
+  const ModelTimes times = PredictTimes(cluster, push, reply);
   if (!setting.with_servers()) return times.direct_s * 1e3;
   if (setting.mode == Mode::kPs) return (setting.colocated ? times.ps_colocated_s : times.ps_sharded_s) * 1e3;
   if (setting.mode == Mode::kHybrid && !setting.colocated) return times.hybrid_s * 1e3;

@@ -11,6 +11,7 @@
 
 #include "common/schedule/cost_model.h"
 #include "common/schedule/layout.h"
+#include "common/schedule/schedule.h"
 #include "compress/codec.h"
 #include "compress/linear.h"
 #include "worker/cli/options.h"
@@ -101,40 +102,47 @@ Result<Question> Parse(const ModelOptions& options) {
   return question;
 }
 
+std::string SecondsOf(const ScheduleEntry& schedule) { return std::string(schedule.name) + "_s"; }
+
 nlohmann::json Row(const Question& question, std::uint32_t workers, std::uint32_t servers) {
   const ClusterModel cluster{question.bytes_per_s, question.alpha_s, workers, servers};
   const Ratios& ratios = question.ratios.at(workers);
   const double push = question.bytes * ratios.push;
   const double summed = question.linear ? push : question.bytes;
-  const ModelTimes ring = PredictTimes(cluster, summed, summed);
   const ModelTimes times = PredictTimes(cluster, push, question.bytes * ratios.reply);
   const auto ps = [&](double seconds) { return servers > 0 ? nlohmann::json(seconds) : nlohmann::json(nullptr); };
-  return {{"workers", workers},
-          {"servers", servers},
-          {"ps_central_s", ps(times.ps_central_s)},
-          {"ps_sharded_s", ps(times.ps_sharded_s)},
-          {"ps_colocated_s", ps(times.ps_colocated_s)},
-          {"ring_s", ring.ring_s},
-          {"direct_s", times.direct_s},
-          {"tree_s", ring.tree_s},
-          {"halving_doubling_s", ring.halving_doubling_s},
-          {"hybrid_s", times.hybrid_s},
-          {"ps_over_ring", ring.ring_s > 0 ? ps(times.ps_sharded_s / ring.ring_s) : nlohmann::json(nullptr)}};
+  nlohmann::json row = {{"workers", workers},
+                        {"servers", servers},
+                        {"ps_central_s", ps(times.ps_central_s)},
+                        {"ps_sharded_s", ps(times.ps_sharded_s)},
+                        {"ps_colocated_s", ps(times.ps_colocated_s)},
+                        {"direct_s", times.direct_s},
+                        {"hybrid_s", times.hybrid_s}};
+  for (const ScheduleEntry& schedule : Schedules()) {
+    row[SecondsOf(schedule)] = schedule.seconds(summed, question.bytes_per_s, question.alpha_s, workers);
+  }
+  const double ring = row["ring_s"].get<double>();
+  row["ps_over_ring"] = ring > 0 ? ps(times.ps_sharded_s / ring) : nlohmann::json(nullptr);
+  return row;
 }
 
 void PrintTable(const nlohmann::json& rows, Console& console) {
   const auto right = Table::Align::kRight;
-  Table table({{"workers", right}, {"servers", right}, {"PS, 1 server", right}, {"PS, sharded", right},
-               {"PS, co-located", right}, {"ring", right}, {"halving", right}, {"tree", right}, {"direct", right},
-               {"hybrid", right}, {"PS/ring", right}});
+  std::vector<Table::Column> columns = {{"workers", right}, {"servers", right}, {"PS, 1 server", right},
+                                        {"PS, sharded", right}, {"PS, co-located", right}};
+  for (const ScheduleEntry& schedule : Schedules()) columns.push_back({std::string(schedule.name), right});
+  for (const char* title : {"direct", "hybrid", "PS/ring"}) columns.push_back({title, right});
+  Table table(std::move(columns));
   const auto time = [](const nlohmann::json& seconds) {
     return seconds.is_null() ? std::string("-") : HumanSeconds(seconds.get<double>());
   };
   for (const auto& row : rows) {
-    table.AddRow({row["workers"].dump(), row["servers"].dump(), time(row["ps_central_s"]), time(row["ps_sharded_s"]),
-                  time(row["ps_colocated_s"]), time(row["ring_s"]), time(row["halving_doubling_s"]), time(row["tree_s"]),
-                  time(row["direct_s"]), time(row["hybrid_s"]),
-                  row["ps_over_ring"].is_null() ? "-" : Fixed(row["ps_over_ring"].get<double>(), 2)});
+    std::vector<std::string> cells = {row["workers"].dump(), row["servers"].dump(), time(row["ps_central_s"]),
+                                      time(row["ps_sharded_s"]), time(row["ps_colocated_s"])};
+    for (const ScheduleEntry& schedule : Schedules()) cells.push_back(time(row[SecondsOf(schedule)]));
+    cells.insert(cells.end(), {time(row["direct_s"]), time(row["hybrid_s"]),
+                               row["ps_over_ring"].is_null() ? "-" : Fixed(row["ps_over_ring"].get<double>(), 2)});
+    table.AddRow(std::move(cells));
   }
   std::string text = table.Text();
   text.pop_back();
@@ -160,8 +168,7 @@ int RunModel(const ModelOptions& options, CommandContext& context) {
                  HumanSeconds(question->alpha_s) + " per round" +
                  (ratios.push < 1 ? "; PS, direct and hybrid send " + Fixed(100 * ratios.push, 2) + " % of it" +
                                             (most_reply == ratios.push ? "" : " and answer up to " + Fixed(100 * most_reply, 2) + " %") +
-                                            (question->linear ? ", and so do ring, halving and tree"
-                                                                           : ", ring, halving and tree carry fp32 sums")
+                                            (question->linear ? ", and so do schedules" : ", schedules carry fp32 sums")
                                       : ""));
     PrintTable(rows, console);
   }
@@ -193,10 +200,10 @@ Action AddModelCommand(CLI::App& app, CommandContext& context) {
       "  PS, co-located  (1 + (n-2)/k) M/B + 2a         servers on k of the workers' NICs, k <= n\n"
       "  ring            2(n-1)/n M/B + 2(n-1)a\n"
       "  direct          2(n-1)/n M/B + 2a\n"
-      "  halving         2(n-1)/n M/B + 2L a            halving and doubling; L = ceil(log2 n)\n"
+      "  halving_doubling  2(n-1)/n M/B + 2L a          L = ceil(log2 n)\n"
       "  tree            2 M/B + 2 max(L, 2L-3) a       double binary, pipelined\n"
       "  hybrid          2n(n-1)/(n^2+kn-2k) M/B + 2a   never below M/B; k = 0: ring's bound, k = n: M/B\n"
-      "Ring, halving and tree carry fp32 sums: only a linear codec (none, randomk) shrinks them.\n\n"
+      "Ring, tree and halving_doubling carry fp32 sums: only a linear codec (none, randomk) shrinks them.\n\n"
       "Examples:\n"
       "  tally model\n"
       "  tally model --workers 16 --servers 1,4,16 --parameters 25000000 --rate 10gbit\n"

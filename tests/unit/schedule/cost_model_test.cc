@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "common/schedule/schedule.h"
+
 namespace tally {
 namespace {
 
@@ -24,24 +26,31 @@ TEST(CostModel, ParameterServers) {
   EXPECT_EQ(Times(8, 0).ps_colocated_s, 0);
 }
 
-TEST(CostModel, CoLocatedServersOnAllWorkersMeetTheRing) {
+TEST(CostModel, CoLocatedServersOnAllWorkersMeetDirect) {
   for (const std::uint32_t n : {2u, 3u, 8u, 32u, 128u}) {
-    EXPECT_NEAR(Times(n, n).ps_colocated_s, Times(n, 0).ring_s, 1e-12) << n;
-    EXPECT_NEAR(Times(n, 3 * n).ps_colocated_s, Times(n, 0).ring_s, 1e-12) << n;
+    EXPECT_NEAR(Times(n, n).ps_colocated_s, Times(n, 0).direct_s, 1e-12) << n;
+    EXPECT_NEAR(Times(n, 3 * n).ps_colocated_s, Times(n, 0).direct_s, 1e-12) << n;
   }
   EXPECT_NEAR(Times(8, 2).ps_colocated_s, 0.1 * (1 + 6.0 / 2), 1e-12);
   EXPECT_NEAR(Times(8, 1).ps_colocated_s, 0.1 * 7, 1e-12);
 }
 
 TEST(CostModel, PeerToPeer) {
-  EXPECT_DOUBLE_EQ(Times(4, 0).ring_s, 0.15);
   EXPECT_DOUBLE_EQ(Times(4, 0).direct_s, 0.15);
-  EXPECT_DOUBLE_EQ(Times(4, 0, 1).ring_s, 0.15 + 6);
   EXPECT_DOUBLE_EQ(Times(4, 0, 1).direct_s, 0.15 + 2);
-  EXPECT_DOUBLE_EQ(Times(4, 0, 1).tree_s, 0.2 + 4);
-  EXPECT_DOUBLE_EQ(Times(5, 0, 1).tree_s, 0.2 + 6);
-  EXPECT_DOUBLE_EQ(Times(64, 0, 1).tree_s, 0.2 + 18);
-  EXPECT_DOUBLE_EQ(Times(5, 0, 1).halving_doubling_s, 0.16 + 6) << "the ring's bytes in the tree's rounds";
+}
+
+TEST(CostModel, SchedulesArePricedInTheirTable) {
+  const auto seconds = [](const char* name, std::uint32_t n, double alpha) {
+    return FindSchedule(name).value()->seconds(kM, kB, alpha, n);
+  };
+  EXPECT_DOUBLE_EQ(seconds("ring", 4, 0), 0.15);
+  EXPECT_DOUBLE_EQ(seconds("ring", 4, 1), 0.15 + 6);
+  EXPECT_DOUBLE_EQ(seconds("tree", 4, 1), 0.2 + 4);
+  EXPECT_DOUBLE_EQ(seconds("tree", 5, 1), 0.2 + 6);
+  EXPECT_DOUBLE_EQ(seconds("tree", 64, 1), 0.2 + 18);
+  EXPECT_DOUBLE_EQ(seconds("halving_doubling", 5, 1), 0.16 + 6) << "the ring's bytes in the tree's rounds";
+  for (const ScheduleEntry& schedule : Schedules()) EXPECT_EQ(schedule.seconds(kM, kB, 1, 1), 0) << schedule.name;
 }
 
 // T = 2n(n-1)M/((n^2+kn-2k)B) for n >= 3, k <= n; k = 0 gives the ring's bound, k = n gives M/B.
@@ -52,7 +61,7 @@ TEST(CostModel, HybridMeetsTheClosedFormOfTheDesign) {
       const double expected = 2 * dn * (dn - 1) / (dn * dn + dk * dn - 2 * dk) * kM / kB;
       EXPECT_NEAR(Times(n, k).hybrid_s, expected, 1e-9) << n << " workers, " << k << " servers";
     }
-    EXPECT_NEAR(Times(n, 0).hybrid_s, Times(n, 0).ring_s, 1e-9);
+    EXPECT_NEAR(Times(n, 0).hybrid_s, Times(n, 0).direct_s, 1e-9);
     EXPECT_NEAR(Times(n, n).hybrid_s, kM / kB, 1e-9);
     EXPECT_NEAR(Times(n, 2 * n).hybrid_s, kM / kB, 1e-9);  // more servers do not help
   }
@@ -78,10 +87,7 @@ TEST(CostModel, DirectionsCountApart) {
 
 TEST(CostModel, OneWorkerNeedsNoPeer) {
   const ModelTimes times = Times(1, 1, 1);
-  EXPECT_EQ(times.ring_s, 0);
   EXPECT_EQ(times.direct_s, 0);
-  EXPECT_EQ(times.tree_s, 0);
-  EXPECT_EQ(times.halving_doubling_s, 0);
   EXPECT_EQ(times.hybrid_s, 0);
 }
 

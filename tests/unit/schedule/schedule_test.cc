@@ -137,6 +137,27 @@ TEST(Tree, HasFewNeighboursAndLogRoundsAndSendsLittleMoreThanARing) {
   }
 }
 
+// Bytes and rounds of the prices are those of the programs: what the busiest position sends, the longest way in and out.
+TEST(Schedules, PricesCountTheProgramsBytesAndRounds) {
+  for (const ScheduleEntry& entry : Schedules()) {
+    for (const std::uint32_t n : {1U, 2U, 3U, 4U, 7U, 16U, 33U}) {
+      std::uint64_t sent = 0;
+      int hops = 0;
+      for (std::uint32_t self = 0; self < n; ++self) {
+        std::set<std::uint32_t> peers;
+        sent = std::max(sent, SentPerStripe(entry, n, self, &peers));
+        hops = std::max(hops, Hops(entry, n, self));
+      }
+      const double bytes = entry.seconds(1, 1, 0, n), rounds = entry.seconds(0, 1, 1, n);
+      EXPECT_NEAR(bytes, static_cast<double>(sent) / n, entry.name == "tree" ? 2.0 / n : 1e-12)
+          << entry.name << " " << n;
+      EXPECT_GE(rounds, 2 * hops) << entry.name << " " << n;
+      EXPECT_LE(rounds, 2 * hops + 4) << entry.name << " " << n;
+      EXPECT_DOUBLE_EQ(entry.seconds(3e6, 1e9, 0.5, n), 3e-3 * bytes + 0.5 * rounds);
+    }
+  }
+}
+
 // Everybody sends to the owner, who sends to everybody: another legal shape, in arrival order.
 void Star(Position owner, Position self, std::uint32_t n, Steps* out) {
   out->clear();
@@ -150,7 +171,7 @@ void Star(Position owner, Position self, std::uint32_t n, Steps* out) {
 }
 
 TEST(Verifier, AcceptsAnotherShape) {
-  const ScheduleEntry star{100, "star", Star, [](std::uint32_t n) -> std::uint64_t { return n > 1 ? 2 : 0; }, false};
+  const ScheduleEntry star{100, "star", Star, [](std::uint32_t n) -> std::uint64_t { return n > 1 ? 2 : 0; }, nullptr, false};
   for (const std::uint32_t n : {1u, 2u, 3u, 4u, 7u}) {
     const auto report = VerifySchedule(star, n);
     EXPECT_TRUE(report.ok()) << report.status().ToString();
@@ -289,7 +310,7 @@ const Mutant kMutants[] = {
 class VerifierCatches : public ::testing::TestWithParam<Mutant> {};
 
 TEST_P(VerifierCatches, TheMutant) {
-  const ScheduleEntry entry{100, "mutant", GetParam().generate, RingLoad, true};
+  const ScheduleEntry entry{100, "mutant", GetParam().generate, RingLoad, nullptr, true};
   const auto report = VerifySchedule(entry, 4);
   ASSERT_FALSE(report.ok());
   EXPECT_THAT(report.status().text(), ::testing::HasSubstr(GetParam().expected));
@@ -306,17 +327,17 @@ TEST(Verifier, CatchesAContributionThatCountsTwice) {
                               if (s == o) out->insert(out->begin(), {StepOp::kReceiveAdd, Position{(o.value + 1) % n}});
                               if (s.value == (o.value + 1) % n) out->insert(out->begin(), {StepOp::kSendPartial, o});
                             },
-                            [](std::uint32_t) -> std::uint64_t { return 3; }, false};
+                            [](std::uint32_t) -> std::uint64_t { return 3; }, nullptr, false};
   EXPECT_THAT(VerifySchedule(entry, 3).status().text(), ::testing::HasSubstr("2 times"));
 }
 
 TEST(Verifier, CatchesSumsThatAreNotNestedFromTheLeft) {
-  const ScheduleEntry entry{100, "star", Star, [](std::uint32_t) -> std::uint64_t { return 2; }, true};
+  const ScheduleEntry entry{100, "star", Star, [](std::uint32_t) -> std::uint64_t { return 2; }, nullptr, true};
   EXPECT_THAT(VerifySchedule(entry, 4).status().text(), ::testing::HasSubstr("left to right"));
 }
 
 TEST(Verifier, CatchesAWrongFormula) {
-  const ScheduleEntry entry{100, "heavy", Ring, [](std::uint32_t n) -> std::uint64_t { return 2 * n; }, true};
+  const ScheduleEntry entry{100, "heavy", Ring, [](std::uint32_t n) -> std::uint64_t { return 2 * n; }, nullptr, true};
   EXPECT_THAT(VerifySchedule(entry, 5).status().text(), ::testing::HasSubstr("carries 8"));
 }
 
