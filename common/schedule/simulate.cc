@@ -431,15 +431,15 @@ Result<SimulatedTime> Simulate(const Cluster& cluster, const SimulatedExchange& 
 
   const std::uint64_t chunks = std::clamp(options.pipeline_messages / (n * each), local, most);
   using Detail = SimulationOptions::Detail;
-  const bool classes = options.detail == Detail::kClasses ||
-                       (options.detail == Detail::kAuto && n * each * chunks > options.full_messages);
+  const bool classes = options.detail == Detail::kClasses || (options.detail == Detail::kAuto && period < n);
   const std::uint64_t positions = classes ? period : n;
-  if (positions * each * chunks > options.max_messages) {
-    return Unsupported("simulating " + std::to_string(cluster.workers) + " workers would take " +
+  const std::uint64_t bound = classes && period < n ? options.max_class_messages : options.max_full_messages;
+  if (positions * each * chunks > bound) {
+    std::string text = "simulating " + std::to_string(cluster.workers) + " workers would take " +
                        std::to_string(positions * each * chunks) + " messages, more than the bound of " +
-                       std::to_string(options.max_messages) +
-                       (period == n ? "; no symmetry shortens it: full hosts, full leaves and servers that divide evenly would"
-                                    : ""));
+                       std::to_string(bound);
+    if (period == n) text += "; nothing in this cluster or exchange repeats that could shorten it";
+    return Unsupported(std::move(text));
   }
   return Simulator(cluster, exchange, period, static_cast<std::uint32_t>(positions), static_cast<std::uint32_t>(chunks))
       .Run();

@@ -29,10 +29,10 @@ struct SimulatedExchange {
 
 struct SimulationOptions {
   // Full: every process. Classes: one of each class of processes that a rotation of the positions maps onto each other;
-  // it gives the same times, where the cluster is that regular. Auto: full up to full_messages, then classes.
+  // it gives the same times, where the cluster is that regular. Auto: classes where that is less.
   enum class Detail : std::uint8_t { kAuto, kFull, kClasses } detail = Detail::kAuto;
-  std::uint64_t full_messages = 256u << 10;
-  std::uint64_t max_messages = 48u << 20;      // bound of a run: about 10 s and 1 GB
+  // Bounds of a run, full and by classes: about half a minute of one core at most, and 1 GB.
+  std::uint64_t max_full_messages = 5u << 20, max_class_messages = 48u << 20;
   std::uint64_t pipeline_messages = 2u << 20;  // where all together send more, slabs are joined to larger chunks
 };
 
@@ -51,8 +51,7 @@ struct SimulatedTime {
 // Errors: kInvalidArgument: bytes below 0; shares that are not one per server or position, or do not add up to 1.
 Status CheckExchange(const Cluster& cluster, const SimulatedExchange& exchange);
 
-// Errors: kInvalidArgument for a bad cluster or shares; kUnsupported with the bound where it would take more than
-// max_messages messages; kInternal for a schedule that does not end.
+// Errors: kInvalidArgument for a bad cluster or shares; kUnsupported with the bound where it would take more messages; kInternal for a schedule that does not end.
 Result<SimulatedTime> Simulate(const Cluster& cluster, const SimulatedExchange& exchange,
                                const SimulationOptions& options = {});
 

@@ -40,6 +40,10 @@ SimulatedExchange Owners(const Cluster& cluster, double server, double position)
   return exchange;
 }
 
+double ClosedForm(std::string_view schedule, std::uint32_t n, double alpha = 0) {
+  return (*FindSchedule(schedule))->seconds(kM, kB, alpha, n);
+}
+
 SimulatedTime Simulated(const Cluster& cluster, const SimulatedExchange& exchange, Detail detail = Detail::kFull) {
   SimulationOptions options;
   options.detail = detail;
@@ -54,21 +58,21 @@ SimulatedTime Simulated(const Cluster& cluster, const SimulatedExchange& exchang
 TEST(Simulate, RingAndDirectMeetTheClosedForms) {
   for (const std::uint32_t n : {2u, 3u, 4u, 7u, 16u, 61u, 128u}) {
     for (const double alpha : {0.0, 1e-4}) {
-      const ModelTimes model = PredictTimes({kB, alpha, n, 0}, kM, kM);
       SimulationOptions rounds;
       rounds.detail = Detail::kFull;
       rounds.pipeline_messages = 1;
       const Result<SimulatedTime> ring = Simulate(Flat(n, 0, alpha), Schedule("ring"), rounds);
       ASSERT_TRUE(ring.ok());
       EXPECT_EQ(ring->chunks_per_owner, 1u);
-      EXPECT_NEAR(ring->seconds, model.ring_s, 1e-9) << n;
+      EXPECT_NEAR(ring->seconds, ClosedForm("ring", n, alpha), 1e-9) << n;
       const SimulatedTime piped = Simulated(Flat(n, 0, alpha), Schedule("ring"));
-      EXPECT_LE(piped.seconds, model.ring_s + 1e-9) << n;
+      EXPECT_LE(piped.seconds, ClosedForm("ring", n, alpha) + 1e-9) << n;
       EXPECT_GE(piped.seconds, 2 * kM / kB * (n - 1) / n - 1e-9) << n;
-      EXPECT_NEAR(Simulated(Flat(n, 0, alpha), Owners(Flat(n), 0, 1)).seconds, model.direct_s, 0.001 * model.direct_s) << n;
+      const double direct = PredictTimes({kB, alpha, n, 0}, kM, kM).direct_s;
+      EXPECT_NEAR(Simulated(Flat(n, 0, alpha), Owners(Flat(n), 0, 1)).seconds, direct, 0.001 * direct) << n;
     }
     const SimulatedTime halving = Simulated(Flat(n), Schedule("halving_doubling"));
-    EXPECT_NEAR(halving.seconds, PredictTimes({kB, 0, n, 0}, kM, kM).halving_doubling_s, 1e-9) << n;
+    EXPECT_NEAR(halving.seconds, ClosedForm("halving_doubling", n), 1e-9) << n;
   }
 }
 
@@ -78,7 +82,7 @@ TEST(Simulate, TreeIsNearItsClosedForm) {
   for (const std::uint32_t n : {4u, 8u, 13u, 64u}) {
     const SimulatedTime tree = Simulated(Flat(n), Schedule("tree"));
     EXPECT_GE(tree.seconds, tree.busiest_link_s - 1e-9);
-    EXPECT_NEAR(tree.seconds, PredictTimes({kB, 0, n, 0}, kM, kM).tree_s, 0.2 * 0.2) << n;
+    EXPECT_NEAR(tree.seconds, ClosedForm("tree", n), 0.2 * 0.2) << n;
   }
 }
 
@@ -197,7 +201,6 @@ TEST(Simulate, ClassesGiveTheTimesOfTheFullSimulation) {
           for (std::size_t i = 0; i < exchanges.size(); ++i) {
             for (const bool staged : {false, true}) {
               SimulatedExchange exchange = exchanges[i];
-              exchange.up_bytes = i == 2 ? kM / 2 : kM;
               if (staged) {
                 exchange.node_stages = true;
                 Cluster hosts = cluster;
@@ -205,6 +208,8 @@ TEST(Simulate, ClassesGiveTheTimesOfTheFullSimulation) {
                 if (!exchange.position_shares.empty()) exchange = Owners(hosts, i == 4 ? 2 : 0, 1);
                 exchange.node_stages = true;
               }
+              exchange.bytes = exchange.down_bytes = kM / 8;
+              exchange.up_bytes = i == 2 ? kM / 16 : kM / 8;
               const SimulatedTime full = Simulated(cluster, exchange), classes = Simulated(cluster, exchange, Detail::kClasses);
               EXPECT_EQ(full.seconds, classes.seconds)
                   << n << " x " << per_host << ", leaf " << leaf_hosts << ", exchange " << i << (staged ? " staged" : "");
@@ -228,7 +233,7 @@ TEST(Simulate, SizesAreBoundedAndLargeOnesGoByClasses) {
   Cluster large = Flat(65536, 4096, 1e-5);
   const SimulatedTime ring = Simulated(large, Schedule("ring"), Detail::kAuto);
   EXPECT_TRUE(ring.by_classes);
-  EXPECT_NEAR(ring.seconds, PredictTimes({kB, 1e-5, 65536, 0}, kM, kM).ring_s, 1e-6);
+  EXPECT_NEAR(ring.seconds, ClosedForm("ring", 65536, 1e-5), 1e-6);
   const SimulatedTime ps = Simulated(large, Owners(large, 1, 0), Detail::kAuto);
   EXPECT_GE(ps.seconds, PredictTimes({kB, 1e-5, 65536, 4096}, kM, kM).ps_sharded_s - 1e-9);
 
