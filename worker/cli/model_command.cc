@@ -1,19 +1,17 @@
-// tally model: closed-form times of one aggregation on a cluster described by four numbers, no network needed.
+// tally model: closed-form times of one aggregation on a cluster described by four numbers, or simulated ones on a cluster
+// described by a file; no network needed.
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <string_view>
 
 #include "common/schedule/cost_model.h"
-#include "common/schedule/layout.h"
 #include "common/schedule/schedule.h"
-#include "compress/codec.h"
-#include "compress/linear.h"
+#include "worker/cli/cluster_model.h"
+#include "worker/cli/model_question.h"
 #include "worker/cli/options.h"
 #include "worker/cli/table.h"
 
@@ -30,45 +28,9 @@ struct ModelOptions {
   std::string rate = "100gbit";
   std::string alpha = "10us";
   std::string codec = "none";
+  std::string cluster;  // a file that is asked instead
   JsonOption json;
 };
-
-// "25GBps", "25GB/s" (bytes) or "100gbit" (bits) -> bytes per second.
-Result<double> ParseByteRate(std::string_view text) {
-  for (const std::string_view suffix : {"ps", "/s"}) {
-    if (!text.ends_with(suffix)) continue;
-    TALLY_ASSIGN_OR_RETURN(const std::uint64_t bytes, ParseBytes(text.substr(0, text.size() - suffix.size())));
-    return static_cast<double>(bytes);
-  }
-  TALLY_ASSIGN_OR_RETURN(const double bits, ParseRate(text));
-  return bits / 8;
-}
-
-// Encoded bytes per byte of fp32, to the owners and back.
-struct Ratios {
-  double push = 1, reply = 1;
-};
-
-// Of a codec's name (a full slab, default options) or a plain ratio, taken for one of a codec that a ring cannot carry.
-Result<Ratios> CodecRatios(const std::string& text, std::uint32_t workers, bool* linear) {
-  double ratio = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), ratio);
-  if (error == std::errc() && end == text.data() + text.size()) {
-    if (ratio > 0 && ratio <= 1) return Ratios{ratio, ratio};
-    return InvalidArgument("--codec " + text + ": a ratio is in (0, 1]");
-  }
-  Config::Compression compression;
-  compression.codec = text;
-  TALLY_ASSIGN_OR_RETURN(const CodecTraits traits, TraitsOfCodec(text, compression));
-  if (text == "powersgd") {
-    return Unsupported("--codec powersgd: its size depends on the shapes of the tensors, and it takes two rounds");
-  }
-  *linear = traits.linear;
-  TALLY_ASSIGN_OR_RETURN(const TravelBytes bytes,
-                         TensorBytes({"", ElementCount(std::uint64_t{kMaxSlabElements} * workers)}, workers, compression));
-  const double fp32 = 4.0 * kMaxSlabElements * workers;
-  return Ratios{static_cast<double>(bytes.push) / fp32, static_cast<double>(bytes.reply) / fp32};
-}
 
 struct Question {
   double bytes = 0, bytes_per_s = 0, alpha_s = 0;
@@ -151,6 +113,7 @@ void PrintTable(const nlohmann::json& rows, Console& console) {
 
 int RunModel(const ModelOptions& options, CommandContext& context) {
   Console& console = context.console;
+  if (!options.cluster.empty()) return RunClusterModel(options.cluster, options.json, console);
   const Result<Question> question = Parse(options);
   if (!question.ok()) return console.Fail(question.status());
   if (const Status output = options.json.Check(); !output.ok()) return console.Fail(output);
@@ -185,6 +148,8 @@ Action AddModelCommand(CLI::App& app, CommandContext& context) {
   app.add_option("--workers", options->workers, "Numbers of workers")->delimiter(',')->capture_default_str();
   app.add_option("--servers", options->servers, "Numbers of servers, 0 for none; default: as many as workers")
       ->delimiter(',');
+  auto* cluster = app.add_option("--cluster", options->cluster,
+                                 "Simulate the cluster of this file (as deploy/cluster.toml) instead of the formulas");
   auto* bytes = app.add_option("--bytes", options->bytes, "Size of one worker's gradient")->capture_default_str();
   app.add_option("--parameters", options->parameters, "Its number of fp32 parameters, instead of --bytes")
       ->excludes(bytes);
@@ -192,6 +157,9 @@ Action AddModelCommand(CLI::App& app, CommandContext& context) {
   app.add_option("--alpha", options->alpha, "Cost of one round of messages, whatever its size")->capture_default_str();
   app.add_option("--codec", options->codec, "Codec's name, or encoded size as a fraction of fp32")
       ->capture_default_str();
+  for (CLI::Option* option : app.get_options()) {
+    if (option != cluster && option != app.get_help_ptr()) cluster->excludes(option);
+  }
   AddJsonOption(app, &options->json);
   app.footer(
       "Formulas (M bytes per worker, n workers, k servers, B the NIC's speed, a = alpha; full duplex):\n"
@@ -207,7 +175,8 @@ Action AddModelCommand(CLI::App& app, CommandContext& context) {
       "Examples:\n"
       "  tally model\n"
       "  tally model --workers 16 --servers 1,4,16 --parameters 25000000 --rate 10gbit\n"
-      "  tally model --codec int8 --rate 25GBps --alpha 5us --json -");
+      "  tally model --codec int8 --rate 25GBps --alpha 5us --json -\n"
+      "  tally model --cluster deploy/cluster.toml");
   return [options, &context] { return RunModel(*options, context); };
 }
 
