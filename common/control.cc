@@ -111,6 +111,7 @@ void Write(const JoinMessage& from, schema::Join::Builder to) {
   to.setConfigDigest(from.config_digest);
   to.setConfigText(from.config_text);
   to.setNicBytesPerSecond(from.nic_bytes_per_s);
+  to.setNic(from.nic);
 }
 
 JoinMessage Read(schema::Join::Reader from, Checker& check) {
@@ -129,6 +130,7 @@ JoinMessage Read(schema::Join::Reader from, Checker& check) {
   to.config_digest = from.getConfigDigest();
   to.config_text = check.Document(from.getConfigText(), "join configuration");
   to.nic_bytes_per_s = ReadRate(from.getNicBytesPerSecond(), "join NIC", check);
+  to.nic = check.Name(from.getNic(), "join NIC's name");
   return to;
 }
 

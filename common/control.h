@@ -64,6 +64,7 @@ struct JoinMessage {
   std::uint64_t config_digest = 0;
   std::string config_text;
   double nic_bytes_per_s = 0;
+  std::string nic;  // tells the NICs of a node apart; empty: the node has one, or none (loopback)
   bool operator==(const JoinMessage&) const = default;
 };
 

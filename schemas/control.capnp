@@ -37,6 +37,7 @@ struct Join {
   configDigest @11 :UInt64;
   configText @12 :Text;          # the job-scoped keys as TOML, in canonical order
   nicBytesPerSecond @13 :Float64;  # of the NIC that its data links use, in each direction; 0: not known
+  nic @14 :Text;                 # tells the NICs of a node apart
 }
 
 struct Failure {

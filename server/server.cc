@@ -11,7 +11,6 @@
 #include "common/node_key.h"
 #include "common/transport/local_address.h"
 #include "common/transport/rate_limiter.h"
-#include "common/transport/wire_speed.h"
 #include "common/version.h"
 
 namespace tally {
@@ -132,8 +131,8 @@ void Server::Join() {
   member.join.incarnation = incarnation_;
   member.join.host = HostName();
   member.join.node = config_.topology.node.empty() ? NodeKey() : config_.topology.node;
-  member.join.nic_bytes_per_s = SpeedOfWire(NicRateBits(config_), nic_host_).bytes_per_s;
   member.join.pid = static_cast<std::uint32_t>(getpid());
+  SayNic(config_, nic_host_, &member.join);
   member.join.endpoints = data_endpoints_;
   membership_ = std::make_unique<Membership>(&loop_, control_transport_.get(), logger_, member, this);
   membership_->Start();

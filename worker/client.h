@@ -171,7 +171,8 @@ class Client {
   std::uint32_t workers() const;
   std::uint32_t servers() const;
   EpochId epoch() const;
-  // "owners on 2 servers over zmq", "schedule ring over tcp": what the mode expands to.
+  // "owners on 2 servers over zmq", "schedule ring over tcp": what the mode expands to; where the coordinator chooses, what
+  // it took for the latest group.
   std::string Describe() const;
 
   // Declares a group; returns once the layout is published. All ranks declare the same groups in the same order;

@@ -12,7 +12,6 @@
 #include "common/schedule/schedule.h"
 #include "common/transport/local_address.h"
 #include "common/transport/rate_limiter.h"
-#include "common/transport/wire_speed.h"
 #include "common/version.h"
 
 namespace tally {
@@ -86,11 +85,8 @@ Status Engine::Begin() {
   schedule_ = expansion.schedule;
   server_shares_ = expansion.server_shares;
   worker_shares_ = expansion.worker_shares;
-  description_ = exchange_ == ExchangeKind::kSchedule ? "schedule " + schedule_ + " over " + c.link.transport
-                 : !worker_shares_ ? "owners on " + std::to_string(servers_) + " servers over " + c.servers.transport
-                 : !server_shares_ ? "owners on " + std::to_string(workers_) + " workers over " + c.link.transport
-                                   : "owners on " + std::to_string(servers_) + " servers over " + c.servers.transport +
-                                         " and " + std::to_string(workers_) + " workers over " + c.link.transport;
+  open_ = expansion.open || schedule_ == kScheduleAuto;
+  description_ = open_ ? DescribeExpansion(expansion) : Expanded(expansion);
   incarnation_ = RandomIncarnation();
 
   std::string coordinator = c.coordinator.address;
@@ -141,8 +137,8 @@ Status Engine::Begin() {
   member.join.incarnation = incarnation_;
   member.join.host = HostName();
   member.join.node = c.topology.node.empty() ? NodeKey() : c.topology.node;
-  member.join.nic_bytes_per_s = SpeedOfWire(NicRateBits(c), own_address).bytes_per_s;
   member.join.pid = static_cast<std::uint32_t>(getpid());
+  SayNic(c, own_address, &member.join);
   member.join.endpoints = data_endpoints_;
   member.join.config_digest = loaded_.job_digest;
   member.join.config_text = loaded_.job_text;
@@ -200,12 +196,14 @@ void Engine::OnEpoch(EpochMessage message) {
     }
   }
   if (exchange_ == ExchangeKind::kSchedule) {
-    const Result<const ScheduleEntry*> schedule = FindSchedule(schedule_);
     std::vector<ScheduleStep> steps;
-    for (std::uint32_t owner = 0; owner < workers_; ++owner) {
-      schedule.value()->generate(Position(owner), self, workers_, &steps);
-      for (const ScheduleStep& step : steps) {
-        if (step.op != StepOp::kFinish) peers.insert({Role::kWorker, step.peer.value});
+    for (const ScheduleEntry& schedule : Schedules()) {
+      if (schedule_ != kScheduleAuto && schedule_ != schedule.name) continue;
+      for (std::uint32_t owner = 0; owner < workers_; ++owner) {
+        schedule.generate(Position(owner), self, workers_, &steps);
+        for (const ScheduleStep& step : steps) {
+          if (step.op != StepOp::kFinish) peers.insert({Role::kWorker, step.peer.value});
+        }
       }
     }
   }
@@ -286,6 +284,7 @@ void Engine::OnLayout(LayoutMessage message) {
   Declaration& declared = *kept;
   declarations_.erase(declaration);
   const Config& c = loaded_.config;
+  NoteChoice(message);
   const auto make = [&]() -> Status {
     TALLY_ASSIGN_OR_RETURN(auto tables, MakeGroupTables(std::move(message), c, workers_));
     TALLY_RETURN_IF_ERROR(owner_host_->AddGroup(tables, c));

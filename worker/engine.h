@@ -52,7 +52,7 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   std::uint32_t workers() const { return workers_; }
   std::uint32_t servers() const { return servers_; }
   EpochId epoch() const { return epoch_.epoch; }
-  const std::string& description() const { return description_; }
+  std::string description() const;
 
   // Loop side.
   void OnFrame(Link& link, Frame& frame) override;
@@ -104,6 +104,8 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   // Runs `task` on the loop and waits for what it returns.
   Status OnLoop(std::function<Status()> task, const char* what);
   std::string RankName() const;
+  std::string Expanded(const ModeExpansion& expansion) const;
+  void NoteChoice(const LayoutMessage& message);
 
   LoadedConfig loaded_;
   std::unique_ptr<Logger> logger_;
@@ -114,6 +116,8 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   ExchangeKind exchange_ = ExchangeKind::kOwners;
   std::string schedule_;
   bool server_shares_ = false, worker_shares_ = false;
+  bool open_ = false;  // each group gets the exchange that the coordinator takes for it
+  mutable std::mutex description_mutex_;
   std::string description_;
   bool coordinator_is_local_ = true;      // reached over loopback: this is a job on one host
 

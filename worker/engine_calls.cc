@@ -261,4 +261,34 @@ ClientStats Engine::Stats() {
   return answer.empty() ? *stats : ClientStats{};
 }
 
+std::string Engine::Expanded(const ModeExpansion& expansion) const {
+  const Config& c = loaded_.config;
+  const std::string on_servers = std::to_string(servers_) + " servers over " + c.servers.transport;
+  const std::string on_workers = std::to_string(workers_) + " workers over " + c.link.transport;
+  if (expansion.exchange == ExchangeKind::kSchedule) return "schedule " + expansion.schedule + " over " + c.link.transport;
+  return "owners on " + (!expansion.worker_shares   ? on_servers
+                         : !expansion.server_shares ? on_workers
+                                                    : on_servers + " and " + on_workers);
+}
+
+// What the coordinator took for a group, where that was open.
+void Engine::NoteChoice(const LayoutMessage& message) {
+  if (!open_) return;
+  ModeExpansion taken;
+  taken.exchange = message.exchange;
+  taken.schedule = message.schedule;
+  for (const OwnerRef& owner : message.owner_list) {
+    (owner.role == Role::kServer ? taken.server_shares : taken.worker_shares) = true;
+  }
+  std::string text = Expanded(taken);
+  logger_->Info("exchange", {{"group", message.name}, {"taken", text}});
+  std::lock_guard lock(description_mutex_);
+  description_ = std::move(text);
+}
+
+std::string Engine::description() const {
+  std::lock_guard lock(description_mutex_);
+  return description_;
+}
+
 }  // namespace tally

@@ -24,7 +24,7 @@ constexpr std::string_view kScheduleNames =
 #define TALLY_SCHEDULE(id, name, generate, busiest_link_slabs, seconds, ring_order) name " "
 #include "common/schedule/schedules.inc"
 #undef TALLY_SCHEDULE
-    ;
+    "auto";
 
 constexpr KeySpec kKeys[] = {
 #define TALLY_KEY(section, key, field, kind, scope, hot, help)                                              \

@@ -46,6 +46,8 @@ struct ScheduleEntry {
   bool ring_order = false;  // promises sums in the order u+1, u+2, …, u (DESIGN §5), the bits of deterministic owners
 };
 
+inline constexpr std::string_view kScheduleAuto = "auto";  // a setting, not a schedule: the coordinator picks (ways.h)
+
 std::span<const ScheduleEntry> Schedules();
 // Errors: kInvalidArgument with the list of names.
 Result<const ScheduleEntry*> FindSchedule(std::string_view name);

@@ -126,6 +126,16 @@ std::vector<NicLoad> LoadsOfShares(const Placement& placement, std::span<const S
   return loads;
 }
 
+void FindBusiestNic(const Placement& placement, ShareTable* table) {
+  table->seconds = 0;
+  for (std::uint32_t nic = 0; nic < table->loads.size(); ++nic) {
+    const double seconds = table->loads[nic].seconds(placement.nic_bytes_per_s[nic]);
+    if (seconds <= table->seconds) continue;
+    table->seconds = seconds;
+    table->busiest_nic = nic;
+  }
+}
+
 ShareTable SolveShares(const Placement& placement, OwnerSet set, const ExchangeBytes& bytes) {
   std::vector<NicKind> nics;
   for (const double rate : placement.nic_bytes_per_s) nics.push_back({.bytes_per_s = rate});
@@ -149,12 +159,7 @@ ShareTable SolveShares(const Placement& placement, OwnerSet set, const ExchangeB
     if (share > kNothing) table.shares.push_back({member.owner, share});
   }
   table.loads = LoadsOfShares(placement, table.shares, bytes);
-  for (std::uint32_t nic = 0; nic < table.loads.size(); ++nic) {
-    const double seconds = table.loads[nic].seconds(placement.nic_bytes_per_s[nic]);
-    if (seconds <= table.seconds) continue;
-    table.seconds = seconds;
-    table.busiest_nic = nic;
-  }
+  FindBusiestNic(placement, &table);
   return table;
 }
 

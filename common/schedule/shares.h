@@ -54,6 +54,9 @@ struct ShareTable {
 // Owners on one NIC get equal parts of its share. Requires that `set` is not empty.
 ShareTable SolveShares(const Placement& placement, OwnerSet set, const ExchangeBytes& bytes);
 
+// Sets the time and the NIC of the busiest one from the loads.
+void FindBusiestNic(const Placement& placement, ShareTable* table);
+
 // What crosses each NIC under shares, which are relative.
 std::vector<NicLoad> LoadsOfShares(const Placement& placement, std::span<const Share> shares,
                                    const ExchangeBytes& bytes);

@@ -30,21 +30,21 @@ Nic NicOf(const std::string& name) {
   const int real = std::filesystem::exists(place + "/device", ignored) ? 2 : 0;
   std::ifstream file(place + "/speed");
   double megabits = 0;
-  if (file >> megabits && megabits > 0) return {{megabits * kMegabit, name}, real + 1};
-  return {{kAssumed, name + ", assumed"}, real};
+  if (file >> megabits && megabits > 0) return {{megabits * kMegabit, name, name, false}, real + 1};
+  return {{kAssumed, name + ", assumed", name, true}, real};
 }
 
 }  // namespace
 
 WireSpeed SpeedOfWire(double rate_bits, std::string_view host) {
-  if (rate_bits > 0) return {rate_bits / 8, "link.rate"};
-  if (IsLoopbackAddress(host)) return {0, "loopback"};
+  if (rate_bits > 0) return {rate_bits / 8, "link.rate", {}, false};
+  if (IsLoopbackAddress(host)) return {0, "loopback", {}, false};
   if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
   const bool any = host == "0.0.0.0" || host == "::" || host.empty();
   const bool v6 = host.find(':') != std::string_view::npos;
   const std::string wanted = (v6 ? "[" + std::string(host) + "]" : std::string(host)) + ":0";
   ifaddrs* all = nullptr;
-  if (getifaddrs(&all) != 0) return {kAssumed, "no NIC is known, assumed"};
+  if (getifaddrs(&all) != 0) return {kAssumed, "no NIC is known, assumed", {}, true};
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> interfaces(all, &freeifaddrs);
   Nic found;
   for (const ifaddrs* i = all; i != nullptr; i = i->ifa_next) {
@@ -57,7 +57,7 @@ WireSpeed SpeedOfWire(double rate_bits, std::string_view host) {
     if (std::pair(nic.certainty, nic.speed.bytes_per_s) > std::pair(found.certainty, found.speed.bytes_per_s)) found = nic;
   }
   if (found.certainty >= 0) return found.speed;
-  return {kAssumed, any ? "no NIC is up, assumed" : std::string(host) + " is of no NIC that is up, assumed"};
+  return {kAssumed, any ? "no NIC is up, assumed" : std::string(host) + " is of no NIC that is up, assumed", {}, true};
 }
 
 }  // namespace tally

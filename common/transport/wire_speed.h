@@ -9,6 +9,8 @@ namespace tally {
 struct WireSpeed {
   double bytes_per_s = 0;  // in each direction; 0: the address is loopback's and no rate is emulated
   std::string source;      // for people: "link.rate", "loopback", "eth0", "eth0, assumed"
+  std::string nic;         // the interface; empty if none was looked for or found
+  bool assumed = false;    // nobody said it
 };
 
 // `rate_bits`: link.rate, 0 if there is none. `host`: a local address as endpoints have it; one that stands for all

@@ -14,6 +14,7 @@
 #include "common/control.h"
 #include "common/status.h"
 #include "compress/advisor.h"
+#include "server/core/group_plan.h"
 
 namespace tally {
 
@@ -34,6 +35,8 @@ struct CoordinatorOptions {
   // group is planned, once per job. Unset: none.
   using Advice = std::function<AutoCodecs()>;
   std::function<Advice(const Config& job, std::uint32_t workers)> advise_codec;
+  // Told of each group that is planned, for the log.
+  std::function<void(const PlanNotes&)> on_plan = nullptr;
 };
 
 class Coordinator {
@@ -78,12 +81,17 @@ class Coordinator {
 // What `mode` expands to for a group (DESIGN §2): exchange, schedule or owner set.
 struct ModeExpansion {
   ExchangeKind exchange = ExchangeKind::kOwners;
-  std::string schedule;  // exchange kSchedule
+  std::string schedule;  // exchange kSchedule: its name, or kScheduleAuto
   bool server_shares = false, worker_shares = false;
+  // Mode auto: each group gets an exchange of its own among owners on those that have shares and, if it is named, the
+  // schedule.
+  bool open = false;
   std::vector<std::string> warnings;  // of a configuration that will do worse than it could
 };
 // Errors: kInvalidArgument with the reason and what is valid (ps without servers; a codec that the mode refuses; modes
 // of later versions are kUnsupported).
 Result<ModeExpansion> ExpandMode(const Config& config);
+// "owners on servers and workers", "schedule ring", "auto: …".
+std::string DescribeExpansion(const ModeExpansion& expansion);
 
 }  // namespace tally

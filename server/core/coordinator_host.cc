@@ -19,6 +19,13 @@ constexpr std::size_t kMaxConnections = 8192;         // twice the members that 
 
 CoordinatorHost::CoordinatorHost(EventLoop* loop, Logger* logger, double rate_bits, CoordinatorOptions options)
     : loop_(loop), logger_(logger), rate_bits_(rate_bits), options_(std::move(options)), rejections_(logger) {
+  options_.on_plan = [this](const PlanNotes& plan) {
+    logger_->Info("group planned", {{"group", plan.group},
+                                    {"exchange", plan.exchange},
+                                    {"shares", plan.shares},
+                                    {"busiest_nic_ms", plan.bytes_s * 1e3},
+                                    {"why", plan.reason.empty() ? "as configured" : plan.reason}});
+  };
   options_.advise_codec = [this](const Config& job, std::uint32_t workers) { return AdviseCodec(job, workers); };
 }
 

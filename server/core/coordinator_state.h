@@ -94,6 +94,7 @@ struct Coordinator::Impl {
   // Running.
   void OnDeclare(Peer& worker, const DeclareMessage& declare, TimePoint now);
   void PublishGroup(TimePoint now);
+  std::optional<Placement> PlaceJob();
   void OnPrepared(Peer& worker, const PreparedMessage& prepared, TimePoint now);
   void Decide(Group& group);
 

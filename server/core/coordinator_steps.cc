@@ -5,6 +5,7 @@
 
 #include "server/core/coordinator_state.h"
 #include "server/core/group_plan.h"
+#include "server/core/placement.h"
 
 namespace tally {
 
@@ -37,6 +38,12 @@ void Coordinator::Impl::OnDeclare(Peer& worker, const DeclareMessage& declare, T
   }
 }
 
+std::optional<Placement> Coordinator::Impl::PlaceJob() {
+  std::vector<JoinMessage> workers, of_servers;
+  ForEachMember([&](const Peer& peer) { (peer.join.role == Role::kWorker ? workers : of_servers).push_back(peer.join); });
+  return PlaceMembers(workers, of_servers);
+}
+
 void Coordinator::Impl::PublishGroup(TimePoint now) {
   std::vector<DeclareMessage> declarations;
   for (std::optional<DeclareMessage>& d : job->declared) declarations.push_back(*std::exchange(d, std::nullopt));
@@ -51,8 +58,10 @@ void Coordinator::Impl::PublishGroup(TimePoint now) {
   if (!why.ok()) return FailJob(Failure(why), 0, now);
 
   if (job->advice) job->auto_codecs = std::exchange(job->advice, nullptr)();
-  Result<LayoutMessage> planned = PlanGroup(declarations, job->config, job->auto_codecs);
+  PlanNotes notes;
+  Result<LayoutMessage> planned = PlanGroup(declarations, job->config, {job->auto_codecs, PlaceJob()}, &notes);
   if (!planned.ok()) return FailJob(Failure(planned.status()), 0, now);
+  if (options.on_plan) options.on_plan(notes);
 
   LayoutMessage layout = std::move(planned).value();
   Group group;

@@ -1,12 +1,17 @@
 #include "server/core/group_plan.h"
 
+#include <cstdio>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "common/schedule/layout.h"
 #include "common/schedule/ownership.h"
+#include "common/schedule/ways.h"
 #include "compress/codec.h"
+#include "compress/owner_sum.h"
 #include "server/core/coordinator.h"
 #include "server/core/group_tables.h"
 #include "server/core/wire_layout.h"
@@ -16,6 +21,7 @@ namespace {
 
 constexpr std::size_t kMaxMisfits = 10;
 constexpr std::size_t kMaxNameBytes = 128;
+constexpr std::size_t kMaxSharesShown = 16;
 // 2 bytes of owner table per slab must leave room in one control message; 17e9 elements at full slabs.
 constexpr std::uint64_t kMaxGroupSlabs = 262144;
 constexpr std::uint64_t kMaxFirstStep = std::uint64_t{1} << 48;
@@ -118,29 +124,130 @@ Result<std::vector<std::vector<std::uint32_t>>> Buckets(const DeclareMessage& de
   return buckets;
 }
 
-// Sets owner_list and appends the owners of the layout's slabs.
-void AssignTo(LayoutMessage* message, const Layout& layout, const ModeExpansion& mode, std::uint32_t servers,
-              std::uint32_t workers) {
-  message->owner_list.clear();
-  std::vector<std::uint16_t> owners;
-  if (mode.exchange == ExchangeKind::kSchedule) {
-    for (std::uint32_t p = 0; p < workers; ++p) message->owner_list.push_back({Role::kWorker, p});
-    owners = AssignRoundRobin(layout, workers);
-  } else {
-    const OwnerSet set = !mode.worker_shares   ? OwnerSet::kServers
-                         : mode.server_shares ? OwnerSet::kBoth
-                                              : OwnerSet::kWorkers;
-    const std::vector<Share> shares = EqualShares(set, servers, workers);
-    for (const Share& share : shares) message->owner_list.push_back(share.owner);
-    owners = AssignOwners(layout, shares);
+// What a group's tensors travel as under one kind of exchange.
+struct Travel {
+  std::vector<std::uint8_t> codecs;
+  std::vector<WireLayout> stages;
+  std::vector<ExchangeBytes> bytes;  // per stage, of one worker's whole gradient
+};
+
+Result<ExchangeBytes> BytesOf(const WireLayout& stage, std::uint32_t workers) {
+  struct Sizes {
+    std::unique_ptr<Codec> codec;
+    std::unique_ptr<OwnerSum> sum;
+  };
+  std::map<std::uint8_t, Sizes> sizes;
+  ExchangeBytes bytes;
+  for (const Slab& slab : stage.layout.slabs) {
+    Sizes& of = sizes[stage.codec_ids[slab.tensor]];
+    if (of.codec == nullptr) {
+      TALLY_ASSIGN_OR_RETURN(of.codec, MakeCodec(stage.codec_ids[slab.tensor], stage.options));
+      of.sum = of.codec->MakeOwnerSum(workers);
+    }
+    const std::size_t push = of.codec->EncodedBytes(slab.elements);
+    bytes.up += static_cast<double>(push);
+    bytes.down += static_cast<double>(of.sum == nullptr ? push : of.sum->UsualReplyBytes(slab.elements));
   }
-  message->owners.insert(message->owners.end(), owners.begin(), owners.end());
+  return bytes;
+}
+
+Result<Travel> PlanTravel(const LayoutMessage& message, ExchangeKind exchange, const Config& job,
+                          const PlanBasis& basis, std::uint32_t workers) {
+  Travel travel;
+  travel.codecs.assign(message.tensors.size(), kCodecNone);
+  if (!message.name.starts_with(kCollectivePrefix)) {
+    TALLY_ASSIGN_OR_RETURN(travel.codecs,
+                           ChooseCodecs(message.tensors, exchange, job.compression, basis.auto_codecs, workers));
+  }
+  TALLY_ASSIGN_OR_RETURN(travel.stages, MakeWireStages(message.tensors, message.buckets, travel.codecs, exchange,
+                                                       job.compression, workers));
+  for (const WireLayout& stage : travel.stages) {
+    TALLY_ASSIGN_OR_RETURN(const ExchangeBytes bytes, BytesOf(stage, workers));
+    travel.bytes.push_back(bytes);
+  }
+  return travel;
+}
+
+OwnerSet OwnersOf(const ModeExpansion& mode) {
+  return !mode.worker_shares ? OwnerSet::kServers : mode.server_shares ? OwnerSet::kBoth : OwnerSet::kWorkers;
+}
+
+// Decides what the configuration leaves open: the way of mode auto, the schedule of aggregation.schedule = auto.
+Status Choose(const LayoutMessage& message, const Config& job, const PlanBasis& basis, std::uint32_t workers,
+              ModeExpansion* mode, std::string* reason) {
+  if (!mode->open && mode->schedule != kScheduleAuto) return Status::Ok();
+  const auto servers = static_cast<std::uint32_t>(job.servers.addresses.size());
+  WayQuestion question = OnOneMachine(workers, servers);
+  if (basis.placement.has_value()) {
+    question.one_machine = false;
+    question.placement = *basis.placement;
+  }
+  std::vector<Way> ways;
+  if (!mode->schedule.empty()) {
+    TALLY_ASSIGN_OR_RETURN(const Travel travel, PlanTravel(message, ExchangeKind::kSchedule, job, basis, workers));
+    question.scheduled_bytes = travel.bytes.back().up;
+    for (const ScheduleEntry& schedule : Schedules()) {
+      if (mode->schedule == kScheduleAuto || mode->schedule == schedule.name) {
+        ways.push_back(PriceSchedule(schedule, question));
+      }
+    }
+  }
+  if (mode->open) {
+    TALLY_ASSIGN_OR_RETURN(const Travel travel, PlanTravel(message, ExchangeKind::kOwners, job, basis, workers));
+    question.owned = travel.bytes.back();
+    const std::vector<Way> owners = PriceOwnerWays(question);
+    ways.insert(ways.begin(), owners.begin(), owners.end());
+  }
+  Choice choice = ChooseWay(ways);
+  const Way& way = ways[choice.way];
+  *reason = std::move(choice.reason);
+  mode->exchange = way.kind == WayKind::kSchedule ? ExchangeKind::kSchedule : ExchangeKind::kOwners;
+  mode->schedule = way.kind == WayKind::kSchedule ? std::string(way.name) : "";
+  mode->server_shares = way.kind == WayKind::kPs || way.kind == WayKind::kHybrid;
+  mode->worker_shares = way.kind == WayKind::kDirect || way.kind == WayKind::kHybrid;
+  mode->open = false;
+  return Status::Ok();
+}
+
+// "server 0 40 %, worker 0 30 %, …", the first few.
+std::string Show(std::span<const Share> shares) {
+  double sum = 0;
+  for (const Share& share : shares) sum += share.share;
+  std::string text;
+  for (std::size_t i = 0; i < shares.size() && i < kMaxSharesShown; ++i) {
+    char percent[32];
+    std::snprintf(percent, sizeof percent, " %.4g %%", 100 * shares[i].share / sum);
+    text += (i == 0 ? "" : ", ") + std::string(shares[i].owner.role == Role::kServer ? "server " : "worker ") +
+            std::to_string(shares[i].owner.index) + percent;
+  }
+  return shares.size() > kMaxSharesShown ? text + " and " + std::to_string(shares.size() - kMaxSharesShown) + " more"
+                                         : text;
+}
+
+// Sets owner_list, alike for all stages, and appends each one's slabs' owners.
+void AssignStages(const Travel& travel, const ModeExpansion& mode, std::uint32_t servers, std::uint32_t workers,
+                  const PlanBasis& basis, LayoutMessage* message, PlanNotes* notes) {
+  const bool schedule = mode.exchange == ExchangeKind::kSchedule;
+  std::vector<Share> shares = EqualShares(schedule ? OwnerSet::kWorkers : OwnersOf(mode), servers, workers);
+  if (!schedule && basis.placement.has_value()) {
+    ShareTable table = SolveShares(*basis.placement, OwnersOf(mode), travel.bytes.back());
+    shares = std::move(table.shares);
+    notes->bytes_s = table.seconds;
+  }
+  if (!schedule) notes->shares = Show(shares);
+  for (const Share& share : shares) message->owner_list.push_back(share.owner);
+  for (const WireLayout& stage : travel.stages) {
+    if (!stage.renumbered) continue;
+    const std::vector<std::uint16_t> owners =
+        schedule ? AssignRoundRobin(stage.layout, workers) : AssignOwners(stage.layout, shares);
+    message->owners.insert(message->owners.end(), owners.begin(), owners.end());
+  }
 }
 
 }  // namespace
 
 Result<LayoutMessage> PlanGroup(std::span<const DeclareMessage> declarations, const Config& job,
-                                const AutoCodecs& auto_codecs) {
+                                const PlanBasis& basis, PlanNotes* notes) {
   const DeclareMessage& first = declarations.front();
   const auto workers = static_cast<std::uint32_t>(declarations.size());
   TALLY_ASSIGN_OR_RETURN(const Places places, IndexNames(first, 0));
@@ -179,21 +286,17 @@ Result<LayoutMessage> PlanGroup(std::span<const DeclareMessage> declarations, co
   message.tensors = first.tensors;
   message.first_step = first.first_step;
   TALLY_ASSIGN_OR_RETURN(message.buckets, Buckets(first, places, job.bucket.cap_bytes));
-  TALLY_ASSIGN_OR_RETURN(const ModeExpansion mode, ExpandMode(job));
-  message.codecs.assign(message.tensors.size(), kCodecNone);
-  if (!first.group.starts_with(kCollectivePrefix)) {
-    TALLY_ASSIGN_OR_RETURN(message.codecs,
-                           ChooseCodecs(message.tensors, mode.exchange, job.compression, auto_codecs, workers));
-  }
-  TALLY_ASSIGN_OR_RETURN(
-      const std::vector<WireLayout> stages,
-      MakeWireStages(message.tensors, message.buckets, message.codecs, mode.exchange, job.compression, workers));
+  TALLY_ASSIGN_OR_RETURN(ModeExpansion mode, ExpandMode(job));
+  PlanNotes unread;
+  PlanNotes& told = notes == nullptr ? unread : *notes;
+  TALLY_RETURN_IF_ERROR(Choose(message, job, basis, workers, &mode, &told.reason));
+  TALLY_ASSIGN_OR_RETURN(const Travel travel, PlanTravel(message, mode.exchange, job, basis, workers));
+  message.codecs = travel.codecs;
   message.exchange = mode.exchange;
   message.schedule = mode.schedule;
-  const auto servers = static_cast<std::uint32_t>(job.servers.addresses.size());
-  for (const WireLayout& stage : stages) {
-    if (stage.renumbered) AssignTo(&message, stage.layout, mode, servers, workers);
-  }
+  told.group = message.name;
+  told.exchange = DescribeExpansion(mode);
+  AssignStages(travel, mode, static_cast<std::uint32_t>(job.servers.addresses.size()), workers, basis, &message, &told);
   if (EncodeControl(message).size() > kMaxControlBytes) {
     return InvalidArgument("group " + first.group + " has " + std::to_string(message.tensors.size()) +
                            " tensors, too many for one layout message of 1 MiB; declare it as several groups");

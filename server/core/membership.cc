@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "common/transport/wire_speed.h"
+
 namespace tally {
 namespace {
 
@@ -142,6 +144,16 @@ void Membership::OnClosed(Link&, const Status& why) {
 std::string Membership::Coordinator() const {
   const std::string place = "the coordinator at " + options_.coordinator;
   return coordinating_member_.empty() ? place : coordinating_member_ + ", " + place + ",";
+}
+
+void SayNic(const Config& config, std::string_view host, JoinMessage* join) {
+  const WireSpeed wire = SpeedOfWire(NicRateBits(config), host);
+  join->nic_bytes_per_s = wire.assumed ? 0 : wire.bytes_per_s;
+  if (config.link.rate_bits == 0) {
+    join->nic = SpeedOfWire(0, host).nic;
+  } else {
+    join->nic = config.link.nic.empty() ? "own " + std::to_string(join->incarnation) : "link.nic " + config.link.nic;
+  }
 }
 
 }  // namespace tally

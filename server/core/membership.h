@@ -6,8 +6,10 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "common/clock.h"
+#include "common/config/config.h"
 #include "common/control.h"
 #include "common/log.h"
 #include "common/loop.h"
@@ -76,5 +78,9 @@ class Membership final : public LinkHandler {
   bool failed_ = false, left_ = false;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // outlives us in callbacks
 };
+
+// Says in `join` which NIC the data links of an address use and how fast it is (topology.nic_rate, link.rate, else what
+// the system says; nothing where that would be a guess). An emulated NIC is one that link.nic names, or the process's own.
+void SayNic(const Config& config, std::string_view host, JoinMessage* join);
 
 }  // namespace tally

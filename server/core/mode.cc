@@ -1,6 +1,7 @@
 // ExpandMode: what one word in the configuration stands for (DESIGN §2).
 #include <string>
 
+#include "common/schedule/schedule.h"
 #include "compress/codec.h"
 #include "server/core/coordinator.h"
 
@@ -9,20 +10,21 @@ namespace tally {
 Result<ModeExpansion> ExpandMode(const Config& config) {
   const Mode mode = config.aggregation.mode;
   const std::string name = ModeName(mode);
-  if (mode == Mode::kHierarchical || mode == Mode::kAuto) {
-    return Unsupported("aggregation.mode = " + name + " is not in this version; valid are ps, ring, hybrid");
+  if (mode == Mode::kHierarchical) {
+    return Unsupported("aggregation.mode = " + name + " is not in this version; valid are ps, ring, hybrid, auto");
   }
   if (config.aggregation.local == LocalStages::kOn) {
     return Unsupported("aggregation.local = on is not in this version; valid are auto, off");
   }
-  if (mode != Mode::kRing && config.servers.addresses.empty()) {
+  const bool needs_servers = mode == Mode::kPs || mode == Mode::kHybrid;
+  if (needs_servers && config.servers.addresses.empty()) {
     return InvalidArgument("aggregation.mode = " + name +
-                           " needs servers: set servers.addresses, or take mode ring, which works without");
+                           " needs servers: set servers.addresses, or take mode ring or auto, which work without");
   }
   TALLY_ASSIGN_OR_RETURN(const CodecTraits codec, TraitsOfCodec(config.compression.codec, config.compression));
 
   ModeExpansion expansion;
-  expansion.server_shares = mode != Mode::kRing;
+  expansion.server_shares = needs_servers || (mode == Mode::kAuto && !config.servers.addresses.empty());
   expansion.worker_shares = mode != Mode::kPs;
   if (mode == Mode::kRing && codec.linear) {
     // A ring that re-encodes at every hop would lose N/2 times as much: the others go straight to their owners.
@@ -30,7 +32,11 @@ Result<ModeExpansion> ExpandMode(const Config& config) {
     expansion.schedule = config.aggregation.schedule;
     expansion.server_shares = expansion.worker_shares = false;
   }
-  if (expansion.exchange != ExchangeKind::kSchedule && config.aggregation.schedule != "ring") {
+  if (mode == Mode::kAuto) {
+    expansion.open = true;
+    if (codec.linear) expansion.schedule = config.aggregation.schedule;
+  }
+  if (expansion.schedule.empty() && config.aggregation.schedule != "ring") {
     expansion.warnings.push_back("aggregation.schedule = " + config.aggregation.schedule + " is not used: mode " + name +
                                  " with codec " + config.compression.codec + " sums at owners");
   }
@@ -40,6 +46,17 @@ Result<ModeExpansion> ExpandMode(const Config& config) {
                                  "set compression.error_feedback = true");
   }
   return expansion;
+}
+
+std::string DescribeExpansion(const ModeExpansion& expansion) {
+  const std::string schedule =
+      expansion.schedule == kScheduleAuto ? "the cheapest schedule" : "schedule " + expansion.schedule;
+  if (expansion.exchange == ExchangeKind::kSchedule) return schedule;
+  const char* both = expansion.server_shares && expansion.worker_shares ? (expansion.open ? ", workers or both" : " and workers")
+                                                                        : "";
+  const std::string owners = std::string("owners on ") + (expansion.server_shares ? "servers" : "workers") + both;
+  if (!expansion.open) return owners;
+  return "auto: " + owners + (expansion.schedule.empty() ? "" : " or " + schedule) + ", for each group";
 }
 
 }  // namespace tally

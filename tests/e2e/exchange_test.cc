@@ -17,6 +17,18 @@ struct Way {
   std::uint32_t servers;
   std::vector<std::string> settings;
   bool ring_order = true;  // adds as a ring does
+  bool own_nics = false;   // each worker has a NIC, rank 1's of a third of the speed; the servers share one
+
+  ClusterOptions Options(std::uint32_t workers) const {
+    ClusterOptions options{workers, servers, settings, {}};
+    if (own_nics) {
+      options.rank_settings = [](std::uint32_t rank) {
+        return std::vector<std::string>{"topology.node=node" + std::to_string(rank),
+                                        std::string("topology.nic_rate=") + (rank == 1 ? "300mbit" : "1gbit")};
+      };
+    }
+    return options;
+  }
 };
 
 const std::vector<Way>& Ways() {
@@ -38,6 +50,15 @@ const std::vector<Way>& Ways() {
       {"ps_wide", 2, {"aggregation.mode=ps", "link.connections=2"}},
       {"ring_zmq", 0, {"aggregation.mode=ring", "link.transport=zmq"}},
       {"hybrid_zmq", 1, {"aggregation.mode=hybrid", "link.transport=zmq"}},
+      {"auto", 0, {"aggregation.mode=auto"}},
+      {"auto_servers", 2, {"aggregation.mode=auto"}},
+      {"schedule_auto", 0, {"aggregation.mode=ring", "aggregation.schedule=auto"}},
+      {"hybrid_many_servers", 9, {"aggregation.mode=hybrid"}},
+      {"hybrid_solved", 2, {"aggregation.mode=hybrid", "topology.nic_rate=1gbit"}, true, true},
+      {"ps_solved", 3, {"aggregation.mode=ps", "topology.nic_rate=1gbit"}, true, true},
+      {"auto_solved", 2, {"aggregation.mode=auto", "topology.nic_rate=1gbit"}, true, true},
+      {"auto_int8", 2, {"aggregation.mode=auto", "topology.nic_rate=1gbit", "compression.codec=int8",
+                        "compression.exclude=*"}, true, true},
   };
   return ways;
 }
@@ -50,11 +71,7 @@ class EveryWay : public testing::TestWithParam<std::tuple<std::size_t, std::uint
  protected:
   ClusterOptions Options() const {
     const auto [way, workers] = GetParam();
-    ClusterOptions options;
-    options.workers = workers;
-    options.servers = Ways()[way].servers;
-    options.settings = Ways()[way].settings;
-    return options;
+    return Ways()[way].Options(workers);
   }
 };
 
@@ -139,11 +156,7 @@ TEST(Exchange, PsDirectHybridAndRingGiveTheSameBitsAndOtherSchedulesTheirOwn) {
   constexpr std::uint32_t kWorkers = 4;
   constexpr std::size_t kElements = 150001;
   const auto run = [](const Way& way) {
-    ClusterOptions options;
-    options.workers = kWorkers;
-    options.servers = way.servers;
-    options.settings = way.settings;
-    TestCluster cluster(options);
+    TestCluster cluster(way.Options(kWorkers));
     std::vector<std::vector<float>> results(kWorkers);
     const auto statuses = cluster.Run([&](Client& client, std::uint32_t rank) -> Status {
       const TensorSpec tensor{"w", ElementCount(kElements), DType::kFloat32};
@@ -170,6 +183,31 @@ TEST(Exchange, PsDirectHybridAndRingGiveTheSameBitsAndOtherSchedulesTheirOwn) {
       EXPECT_TRUE(SameBits(result, run(way))) << way.name;
     }
   }
+}
+
+// One job, groups of many sizes: each gets an exchange of its own, all ranks the same one, and the client says which.
+TEST(Exchange, AutoTakesAWayForEachGroupThatAllRanksFollow) {
+  ClusterOptions options{8, 0, {"aggregation.mode=ring", "aggregation.schedule=auto"}, {}};
+  TestCluster cluster(options);
+  std::vector<std::vector<std::string>> taken(options.workers);
+  const auto statuses = cluster.Run([&](Client& client, std::uint32_t rank) -> Status {
+    for (const std::size_t n : {std::size_t{100}, std::size_t{2} << 20, std::size_t{7}}) {
+      std::vector<float> data(n);
+      for (std::size_t j = 0; j < n; ++j) data[j] = IntValue(rank, j);
+      TALLY_RETURN_IF_ERROR(client.AllReduce(data));
+      for (std::size_t j = 0; j < n; ++j) {
+        if (data[j] != IntSum(8, j)) return Internal("n " + std::to_string(n) + ", element " + std::to_string(j));
+      }
+      taken[rank].push_back(client.Describe());
+    }
+    return Status::Ok();
+  });
+  EXPECT_EQ(Failures(statuses), "");
+  for (const auto& of_rank : taken) EXPECT_EQ(of_rank, taken[0]);
+  ASSERT_EQ(taken[0].size(), 3U);
+  EXPECT_NE(taken[0][0], "schedule ring over tcp");
+  EXPECT_EQ(taken[0][1], "schedule ring over tcp");
+  EXPECT_EQ(taken[0][2], taken[0][0]);
 }
 
 }  // namespace

@@ -96,7 +96,8 @@ TEST(GoldenControl, EveryMessage) {
                                            {"fc1.bias", ElementCount{128}, DType::kBFloat16}};
   const FailureMessage failure{StatusKind::kPeerLost, "rank 1 went silent", true, Role::kWorker, 1};
   ExpectPinnedControl("control_join", JoinMessage{1, "0.1.0", Role::kWorker, 2, 4, "resnet", 77, "hostA", "node-1",
-                                                  4711, {"tcp://10.0.0.1:4711"}, 0xDEADBEEF, "[job]\n", 1.25e9});
+                                                  4711, {"tcp://10.0.0.1:4711"}, 0xDEADBEEF, "[job]\n", 1.25e9,
+                                                  "eth0"});
   ExpectPinnedControl("control_refused", RefusedMessage{failure});
   ExpectPinnedControl("control_waiting", WaitingMessage{"for rank 3"});
   ExpectPinnedControl("control_epoch",

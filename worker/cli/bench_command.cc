@@ -129,7 +129,7 @@ nlohmann::json Row(const Client& client, const Config& config, std::uint64_t byt
   nlohmann::json row;
   row["mode"] = ModeName(config.aggregation.mode);
   row["exchange"] = schedule ? "schedule" : "owners";
-  row["schedule"] = schedule ? nlohmann::json(config.aggregation.schedule) : nlohmann::json(nullptr);
+  row["schedule"] = schedule ? nlohmann::json(description.substr(9, description.find(' ', 9) - 9)) : nlohmann::json(nullptr);
   row["transport"] = config.aggregation.mode == Mode::kPs ? config.servers.transport : config.link.transport;
   row["codec"] = "none";
   row["workers"] = client.workers();
@@ -246,7 +246,7 @@ Action AddBenchCommand(CLI::App& app, CommandContext& context) {
   allreduce->add_option("-n,--workers", options->workers, "Workers to start")->capture_default_str()->check(CLI::Range(1, 64));
   allreduce->add_option("--servers", options->servers, "Servers to start; more than 0 makes mode ps the default")
       ->capture_default_str()->check(CLI::Range(0, 64));
-  allreduce->add_option("--mode", options->mode, "ps, ring or hybrid");
+  allreduce->add_option("--mode", options->mode, "ps, ring, hybrid or auto");
   allreduce->add_option("--sizes", options->sizes, "Sizes of the buffer, e.g. 1KiB,25MiB")->capture_default_str();
   allreduce->add_option("--iters", options->iterations, "Timed iterations per size")->capture_default_str()->check(CLI::Range(1, 100000));
   allreduce->add_option("--warmup", options->warmup, "Untimed iterations first")->capture_default_str()->check(CLI::Range(0, 100000));

@@ -24,14 +24,6 @@ struct ShowOptions {
   JsonOption json;
 };
 
-// "owners on servers and workers", "schedule ring"
-std::string DescribeExpansion(const ModeExpansion& expansion) {
-  if (expansion.exchange == ExchangeKind::kSchedule) return "schedule " + expansion.schedule;
-  const char* both = expansion.server_shares && expansion.worker_shares ? " and " : "";
-  return std::string("owners on ") + (expansion.server_shares ? "servers" : "") + both +
-         (expansion.worker_shares ? "workers" : "");
-}
-
 int RunCheck(const CheckOptions& options, CommandContext& context) {
   int exit_code = 0;
   for (const std::string& file : options.files) {

@@ -29,7 +29,7 @@ std::vector<ControlMessage> Samples() {
   const FailureMessage failure{StatusKind::kPeerLost, "rank 1 went silent", true, Role::kWorker, 1};
   return {
       JoinMessage{kProtocolVersion, "0.1.0", Role::kServer, 2, 4, "resnet", 77, "hostA", "node-1", 4711,
-                  {"tcp://10.0.0.1:4711", "tcp://[::1]:9"}, 0xDEADBEEF, "[job]\nname = \"resnet\"\n"},
+                  {"tcp://10.0.0.1:4711", "tcp://[::1]:9"}, 0xDEADBEEF, "[job]\nname = \"resnet\"\n", 1.25e9, "eth0"},
       RefusedMessage{{StatusKind::kMismatch, "protocol 2 here, 1 there", false, Role::kWorker, 0}},
       WaitingMessage{"for ranks 2, 3"},
       EpochMessage{EpochId{5}, 123, "resnet",

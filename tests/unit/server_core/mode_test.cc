@@ -76,14 +76,30 @@ TEST(Mode, NeedsServers) {
 }
 
 TEST(Mode, RefusesWhatThisVersionHasNot) {
-  for (const Mode mode : {Mode::kHierarchical, Mode::kAuto}) {
-    const Status status = ExpandMode(With(mode, 1)).status();
-    EXPECT_EQ(status.kind(), StatusKind::kUnsupported);
-    EXPECT_THAT(status.text(), HasSubstr("ps, ring, hybrid"));
-  }
+  const Status status = ExpandMode(With(Mode::kHierarchical, 1)).status();
+  EXPECT_EQ(status.kind(), StatusKind::kUnsupported);
+  EXPECT_THAT(status.text(), HasSubstr("ps, ring, hybrid, auto"));
   Config config = With(Mode::kRing, 0);
   config.aggregation.local = LocalStages::kOn;
   EXPECT_EQ(ExpandMode(config).status().kind(), StatusKind::kUnsupported);
+}
+
+TEST(Mode, AutoIsOpenAndConnectsWhoMayOwn) {
+  for (const std::size_t servers : {0U, 2U}) {
+    const ModeExpansion mode = ExpandMode(With(Mode::kAuto, servers)).value();
+    EXPECT_TRUE(mode.open);
+    EXPECT_EQ(mode.exchange, ExchangeKind::kOwners);
+    EXPECT_EQ(mode.server_shares, servers > 0);
+    EXPECT_TRUE(mode.worker_shares);
+    EXPECT_EQ(mode.schedule, "ring");
+    EXPECT_EQ(ExpandMode(With(Mode::kAuto, servers, "int8")).value().schedule, "") << "no schedule carries it";
+  }
+  EXPECT_EQ(DescribeExpansion(ExpandMode(With(Mode::kAuto, 2)).value()),
+            "auto: owners on servers, workers or both or schedule ring, for each group");
+  Config job = With(Mode::kRing, 0);
+  job.aggregation.schedule = "auto";
+  EXPECT_EQ(ExpandMode(job).value().schedule, "auto");
+  EXPECT_EQ(DescribeExpansion(ExpandMode(job).value()), "the cheapest schedule");
 }
 
 TEST(Mode, UnknownCodec) {

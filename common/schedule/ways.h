@@ -1,0 +1,55 @@
+// Ways: every exchange that could sum a group, priced for the NICs at hand, and which one to take. Pure; the coordinator
+// (mode auto, schedule auto) and `tally plan` ask the same functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/schedule/schedule.h"
+#include "common/schedule/shares.h"
+
+namespace tally {
+
+// What a round of messages between hosts costs where nobody measured it: TCP through one switch, with both ends' wake-ups.
+inline constexpr double kUsualAlphaS = 50e-6;
+
+enum class WayKind : std::uint8_t { kPs, kDirect, kSchedule, kHierarchical, kHybrid };
+
+struct Way {
+  WayKind kind = WayKind::kDirect;
+  std::string_view name;                    // ps, direct, hierarchical, hybrid, or the schedule's
+  const ScheduleEntry* schedule = nullptr;  // kSchedule
+  double seconds = 0;                       // bytes of the busiest NIC and rounds of messages
+  double bytes_seconds = 0;                 // the former alone
+  ShareTable table = {};                    // shares are empty where slabs have no owners that were chosen
+};
+
+struct WayQuestion {
+  Placement placement;
+  double alpha_s = kUsualAlphaS;
+  ExchangeBytes owned;        // encoded, through owners
+  double scheduled_bytes = 0;  // of one worker's gradient as a schedule carries it
+  bool servers_between = false;  // hierarchical: nodes sum through servers, not among each other
+  bool one_machine = false;      // no NIC: not the busiest one's bytes count but those of all
+};
+// Of a job that stays on one machine; its sizes are left to the caller.
+WayQuestion OnOneMachine(std::uint32_t workers, std::uint32_t servers);
+
+// Best shares each: ps, direct and hybrid; without servers direct alone.
+std::vector<Way> PriceOwnerWays(const WayQuestion& question);
+// What stays inside a node is free, each node then counts as one worker on its NIC.
+Way PriceHierarchical(const WayQuestion& question);
+// Each NIC carries what the program says, whatever the positions behind it.
+Way PriceSchedule(const ScheduleEntry& schedule, const WayQuestion& question);
+
+// The cheapest of `ways`, of which there is one, but the first of them unless another gains a twentieth: prices are not
+// known better. `reason`: for people.
+struct Choice {
+  std::size_t way = 0;
+  std::string reason;  // "ps 1.2 ms, direct 0.9 ms"
+};
+Choice ChooseWay(const std::vector<Way>& ways);
+
+}  // namespace tally
