@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
@@ -52,6 +53,45 @@ Result<Arena> Arena::Make(const std::string& name, std::uint64_t bytes) {
   arena.data_ = static_cast<std::byte*>(data);
   arena.size_ = bytes;
   return arena;
+}
+
+Mapping::Mapping(Mapping&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+Mapping& Mapping::operator=(Mapping&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+Mapping::~Mapping() {
+  if (data_ != nullptr) munmap(data_, size_);
+}
+
+Result<Mapping> Mapping::Make(int fd, std::uint64_t bytes, bool writable) {
+  struct Closer {
+    int fd;
+    ~Closer() { close(fd); }
+  } closer{fd};
+  struct stat info {};
+  if (fstat(fd, &info) != 0) return Unavailable(std::string("shared memory: fstat: ") + std::strerror(errno));
+  if (info.st_size < 0 || static_cast<std::uint64_t>(info.st_size) != bytes) {
+    return Mismatch("shared memory: expected " + std::to_string(bytes) + " bytes, got " + std::to_string(info.st_size));
+  }
+  constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+  if (const int seals = fcntl(fd, F_GET_SEALS); seals < 0 || (seals & kSeals) != kSeals) {
+    return Corrupt("shared memory: its size is not sealed");
+  }
+  Mapping mapping;
+  if (bytes == 0) return mapping;
+  // Populated, as faulting it in page by page would cost the first step more than it saves.
+  void* data = mmap(nullptr, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED | MAP_POPULATE, fd, 0);
+  if (data == MAP_FAILED) {
+    return Unavailable("shared memory: mmap of " + std::to_string(bytes) + " bytes: " + std::strerror(errno));
+  }
+  mapping.data_ = static_cast<std::byte*>(data);
+  mapping.size_ = bytes;
+  return mapping;
 }
 
 }  // namespace tally

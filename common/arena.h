@@ -1,5 +1,5 @@
 // Arena: one block of shared-capable memory (memfd, its size sealed against growing and shrinking), zeroed, page-aligned.
-// Gradients and results live in arenas so that other processes of the node can map them later.
+// Gradients and results live in arenas so that other processes of the node can map them.
 // Owner: whoever made it; spans into it die with it. Errors name size and errno.
 #pragma once
 
@@ -28,6 +28,26 @@ class Arena {
 
  private:
   int fd_ = -1;
+  std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+// Mapping: memory of another process's arena, as long as this lives (the other process may die meanwhile).
+class Mapping {
+ public:
+  Mapping() = default;
+  Mapping(Mapping&& other) noexcept;
+  Mapping& operator=(Mapping&& other) noexcept;
+  ~Mapping();
+
+  // Maps what `fd` refers to and closes it. Errors: kMismatch (another size than `bytes`), kCorrupt (not sealed against
+  // growing and shrinking: reading could then end this process), kUnavailable (errno).
+  static Result<Mapping> Make(int fd, std::uint64_t bytes, bool writable);
+
+  std::span<std::byte> bytes() const { return {data_, size_}; }  // to be read only, unless made writable
+  bool empty() const { return size_ == 0; }
+
+ private:
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
 };

@@ -15,7 +15,8 @@ namespace {
 
 constexpr std::size_t kFixedWords = 32;  // root pointer, Header, Collective, rounding of the two lists
 constexpr std::uint64_t kMaxElements = std::uint64_t{1} << 40;
-constexpr std::uint16_t kKnownFlags = kFlagNonFinite | kFlagPreviousCommitted | kFlagPreviousSkipped | kFlagKeep;
+constexpr std::uint16_t kKnownFlags = kFlagNonFinite | kFlagPreviousCommitted | kFlagPreviousSkipped | kFlagKeep |
+                                      kFlagInPlace | kFlagZeros;
 constexpr std::size_t kCrcOffset = 12;
 static_assert(kProtocolVersion <= 0xFF && kMaxHeaderBytes < std::size_t{1} << 24);
 
@@ -45,10 +46,11 @@ void Load(List from, std::vector<std::uint32_t>* to) {
 
 Status Read(schema::Header::Reader from, FrameHeader* to) {
   const auto kind = static_cast<std::uint16_t>(from.getKind());
-  if (kind > static_cast<std::uint16_t>(FrameKind::kCredit)) return Wrong("kind", kind);
+  if (kind > static_cast<std::uint16_t>(FrameKind::kNodeReply)) return Wrong("kind", kind);
   if (from.getRole() > static_cast<std::uint8_t>(Role::kServer)) return Wrong("role", from.getRole());
   if ((from.getFlags() & ~kKnownFlags) != 0) return Wrong("flags", from.getFlags());
   if (!std::isfinite(from.getWeight()) || from.getWeight() < 0) return Corrupt("frame header: weight is not >= 0");
+  if (!std::isfinite(from.getFactor())) return Corrupt("frame header: factor is not finite");
   if (from.getPayloadBytes() > kMaxPayloadBytes) return Wrong("payload bytes", from.getPayloadBytes());
   to->job_hash = from.getJobHash();
   to->epoch = EpochId{from.getEpoch()};
@@ -63,6 +65,7 @@ Status Read(schema::Header::Reader from, FrameHeader* to) {
   to->codec_version = from.getCodecVersion();
   to->flags = from.getFlags();
   to->weight = from.getWeight();
+  to->factor = from.getFactor();
   to->payload_bytes = from.getPayloadBytes();
   to->payload_crc = from.getPayloadCrc();
   to->has_crc = from.getHasCrc();
@@ -108,6 +111,7 @@ void EncodeHeader(const FrameHeader& header, std::vector<std::byte>* out) {
   to.setCodecVersion(header.codec_version);
   to.setFlags(header.flags);
   to.setWeight(header.weight);
+  to.setFactor(header.factor);
   to.setPayloadBytes(header.payload_bytes);
   to.setPayloadCrc(header.payload_crc);
   to.setHasCrc(header.has_crc);

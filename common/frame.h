@@ -22,13 +22,16 @@ inline constexpr std::uint16_t kProtocolVersion = 1;
 
 enum class Role : std::uint8_t { kWorker = 0, kServer = 1 };
 
-enum class FrameKind : std::uint8_t { kHello, kWelcome, kPush, kReply, kPartial, kTotal, kControl, kCredit };
+enum class FrameKind : std::uint8_t { kHello, kWelcome, kPush, kReply, kPartial, kTotal, kControl, kCredit,
+                                       kNodePush, kNodeReply };
 
 enum FrameFlags : std::uint16_t {
   kFlagNonFinite = 1,          // the slab (alone in its frame, empty payload; in a schedule: in the data) is void
   kFlagPreviousCommitted = 2,  // verdict of step-1, for owners that have not heard it
   kFlagPreviousSkipped = 4,
   kFlagKeep = 8,               // zeros, sent with an empty payload: no residual was added, none changes
+  kFlagInPlace = 16,           // inside a node: empty payload, the numbers lie in memory that both have mapped
+  kFlagZeros = 32,             // inside a node: zeros, sent with an empty payload
 };
 
 enum class ReduceOp : std::uint8_t { kSum = 0, kMean = 1 };
@@ -58,6 +61,7 @@ struct FrameHeader {
   std::vector<std::uint32_t> slabs;
   std::vector<std::uint32_t> contributors;
   CollectiveShape collective;
+  float factor = 1;  // kNodePush in place: what the numbers are to be multiplied by
   // Filled by the transport on Send; checked by it on receipt.
   std::uint64_t payload_bytes = 0;
   std::uint32_t payload_crc = 0;

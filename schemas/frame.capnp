@@ -13,6 +13,8 @@ enum FrameKind {
   total @5;     # schedule: the finished values in fp32
   control @6;   # payload is a ControlMessage (control.capnp)
   credit @7;    # a transport's own flow control, if it needs any
+  nodePush @8;  # inside a node: fp32 gradients for the position that carries the slabs, or where they lie
+  nodeReply @9; # inside a node: its answer, to every position of the node
 }
 
 struct Header {
@@ -27,7 +29,8 @@ struct Header {
   kind @8 :FrameKind;
   codec @9 :UInt8;
   codecVersion @10 :UInt8;
-  flags @11 :UInt16;         # 1 non-finite, 2 previous step committed, 4 previous step skipped, 8 keep
+  flags @11 :UInt16;         # 1 non-finite, 2 previous step committed, 4 previous step skipped, 8 keep,
+                             # 16 in place, 32 zeros
   weight @12 :Float64;       # push: w; partial: weights added so far; reply and total: W
   slabs @13 :List(UInt32);   # strictly rising, all of one owner and one bucket
   contributors @14 :List(UInt32);  # positions, where it is not everybody
@@ -35,6 +38,7 @@ struct Header {
   payloadCrc @16 :UInt32;    # CRC32C of the payload, if hasCrc
   hasCrc @17 :Bool;
   collective @18 :Collective; # standalone collectives only: what the caller asked for, compared by every receiver
+  factor @19 :Float32 = 1;   # nodePush in place: what the numbers are to be multiplied by
 }
 
 struct Collective {

@@ -149,8 +149,10 @@ void Server::OnEpoch(EpochMessage message) {
   }
   job_ = std::move(job).value();
   membership_->SetTimes(job_.membership.heartbeat, job_.membership.dead);
-  std::uint32_t workers = 0;
-  for (const Member& m : message.members) workers += m.role == Role::kWorker ? 1 : 0;
+  workers_ = 0;
+  for (const Member& m : message.members) workers_ += m.role == Role::kWorker ? 1 : 0;
+  const Result<ModeExpansion> mode = ExpandMode(job_);
+  nodes_ = mode.ok() && mode->node_stages ? Nodes(message.members) : Nodes();
   job_name_ = message.job;
   job_hash_ = message.job_hash;
 
@@ -165,16 +167,19 @@ void Server::OnEpoch(EpochMessage message) {
   host.self = {Role::kServer, config_.server.index};
   host.job_hash = message.job_hash;
   host.incarnation = incarnation_;
-  host.workers = workers;
+  host.workers = node_stages() ? nodes_.count() : workers_;
   host.memory_cap_bytes = config_.server.memory_cap_bytes != 0
                               ? config_.server.memory_cap_bytes
                               : static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) *
                                     static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)) / 2;
   host.send = [this](Position p, std::uint32_t key, const FrameHeader& header, std::span<const std::byte> payload,
-                     BufferRef hold) { links_->Send({Role::kWorker, p.value}, key, header, payload, std::move(hold)); };
+                     BufferRef hold) {
+    const Position to = node_stages() ? nodes_.carrier(key, p.value) : p;
+    links_->Send({Role::kWorker, to.value}, key, header, payload, std::move(hold));
+  };
   owner_host_ = std::make_unique<OwnerHost>(host, &pool_);
   running_ = true;
-  logger_->Info("job begins", {{"job", job_name_}, {"workers", workers}, {"epoch", message.epoch.value}});
+  logger_->Info("job begins", {{"job", job_name_}, {"workers", workers_}, {"epoch", message.epoch.value}});
 }
 
 void Server::OnLayout(LayoutMessage message) {
@@ -182,7 +187,7 @@ void Server::OnLayout(LayoutMessage message) {
   const std::string name = message.name;
   const GroupId group = message.group;
   const EpochId epoch = message.epoch;
-  auto tables = MakeGroupTables(std::move(message), job_, owner_host_->workers());
+  auto tables = MakeGroupTables(std::move(message), job_, workers_);
   if (!tables.ok()) {
     Fail(tables.status());
     return;
@@ -264,7 +269,9 @@ void Server::OnFrame(Link& link, Frame& frame) {
   const auto group =
       std::find_if(groups_.begin(), groups_.end(), [&](const auto& g) { return g.first == header.group.value; });
   Status status;
-  if (header.job_hash != job_hash_ || header.role != Role::kWorker || header.position != link.peer().index) {
+  const Position sender(link.peer().index);  // speaks for its node, if there are node stages
+  const std::uint32_t speaks_for = node_stages() ? nodes_.node_of(sender) : sender.value;
+  if (header.job_hash != job_hash_ || header.role != Role::kWorker || header.position != speaks_for) {
     status = Corrupt("frame speaks for another job or position");
   } else if (header.kind != FrameKind::kPush) {
     status = Corrupt("a server takes pushes only");
@@ -273,7 +280,7 @@ void Server::OnFrame(Link& link, Frame& frame) {
     return;
   } else if (header.epoch != group->second) {
     return;  // fenced: of an epoch that is over
-  } else if (status = calls_.Note(Position(header.position), header.collective); status.ok()) {
+  } else if (status = calls_.Note(sender, header.collective); status.ok()) {
     status = owner_host_->OnPush(frame);
   }
   if (status.ok()) return;

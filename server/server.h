@@ -14,6 +14,7 @@
 #include "common/config/config.h"
 #include "common/log.h"
 #include "common/loop.h"
+#include "common/schedule/nodes.h"
 #include "common/transport/link.h"
 #include "server/core/collective_calls.h"
 #include "server/core/coordinator_host.h"
@@ -67,6 +68,7 @@ class Server final : public LinkHandler, public MembershipEvents {
   void Fail(const Status& why);
   void Report(const Status& why);
   void Collect();
+  bool node_stages() const { return nodes_.count() != 0 && nodes_.count() < workers_; }
 
   Config config_;
   Logger* logger_;
@@ -87,6 +89,8 @@ class Server final : public LinkHandler, public MembershipEvents {
   std::uint64_t job_hash_ = 0;
   std::vector<std::pair<std::uint32_t, EpochId>> groups_;
   CollectiveCalls calls_;
+  std::uint32_t workers_ = 0;
+  Nodes nodes_;  // empty without node stages
   bool running_ = false, stopping_ = false;
   ServerStats stats_;
   std::thread thread_;

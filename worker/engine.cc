@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cfenv>
+#include <numeric>
 #include <random>
 #include <set>
 #include <utility>
@@ -17,6 +18,7 @@
 namespace tally {
 namespace {
 
+constexpr Nanos kShareBound = std::chrono::seconds(5);  // for the node's processes to map each other's memory
 constexpr Nanos kContinueLater = std::chrono::microseconds(100);
 
 std::string HostName() {
@@ -63,6 +65,7 @@ Engine::~Engine() {
   links_.reset();
   coordinator_host_.reset();
   local_frames_.Clear();
+  node_memory_.reset();
   worker_transport_.reset();
   server_transport_.reset();
   control_transport_.reset();
@@ -86,6 +89,7 @@ Status Engine::Begin() {
   server_shares_ = expansion.server_shares;
   worker_shares_ = expansion.worker_shares;
   open_ = expansion.open || schedule_ == kScheduleAuto;
+  node_stages_ = expansion.node_stages;
   description_ = open_ ? DescribeExpansion(expansion) : Expanded(expansion);
   incarnation_ = RandomIncarnation();
 
@@ -115,7 +119,7 @@ Status Engine::Begin() {
   links_ = std::make_unique<DataLinks>(&loop_, this, logger_.get(), c.link.egress_bytes);
   links_->on_change = [this] { CheckJoined(); };
   links_->on_error = [this](const Status& why) { Fail(why); };
-  if (workers_ > 1 && (exchange_ == ExchangeKind::kSchedule || worker_shares_)) {
+  if (workers_ > 1 && (exchange_ == ExchangeKind::kSchedule || worker_shares_ || node_stages_)) {
     const std::string bind = c.worker.bind.empty() ? own_address : c.worker.bind;
     LinkIdentity self;
     self.index = c.worker.rank;
@@ -123,6 +127,16 @@ Status Engine::Begin() {
     TALLY_ASSIGN_OR_RETURN(const std::string endpoint,
                            links_->Listen(worker_transport_.get(), c.link.transport + "://" + bind + ":0", self));
     data_endpoints_.push_back(endpoint);
+  }
+  if (workers_ > 1 && node_stages_ && c.link.shm) {
+    node_memory_ = std::make_unique<NodeMemory>(&loop_);
+    if (const Result<std::string> endpoint = node_memory_->Listen(); endpoint.ok()) {
+      data_endpoints_.push_back(*endpoint);
+    } else {
+      logger_->Warn("no shared memory with this node's other processes: their gradients come in frames",
+                    {{"why", endpoint.status().text()}});
+      node_memory_.reset();
+    }
   }
 
   Membership::Options member;
@@ -188,36 +202,76 @@ void Engine::OnEpoch(EpochMessage message) {
   identity.index = self.value;
   links_->Admit(epoch_, identity);
 
+  nodes_ = node_stages_ ? Nodes(epoch_.members) : Nodes();
+  if (node_stages_) {
+    logger_->Info("nodes", {{"nodes", nodes_.count()},
+                            {"here", nodes_.positions(nodes_.node_of(self)).size()},
+                            {"stages", staged() ? "yes" : "no, every worker is alone"}});
+  }
+  FindPeers(self);
+  MakeOwnerHost(self);
+  DialPeers();
+  CheckJoined();
+}
+
+// Whom this worker exchanges frames with.
+void Engine::FindPeers(Position self) {
   std::set<OwnerRef> peers;
+  // With node stages a position of the exchange is a node: whoever carries slabs there that this worker carries here.
+  const auto add = [&](std::uint32_t position) {
+    if (!staged()) {
+      if (position != self.value) peers.insert({Role::kWorker, position});
+      return;
+    }
+    const std::uint32_t own = nodes_.node_of(self);
+    if (position == own) return;
+    const std::uint64_t here = nodes_.positions(own).size(), there = nodes_.positions(position).size();
+    for (std::uint32_t turn = 0; turn < std::lcm(here, there); ++turn) {
+      const std::uint32_t slab = turn * nodes_.count();
+      if (nodes_.carrier(slab, own) == self) peers.insert({Role::kWorker, nodes_.carrier(slab, position).value});
+    }
+  };
+  const std::uint32_t positions = staged() ? nodes_.count() : workers_;
   for (const Member& m : epoch_.members) {
     if (m.role == Role::kServer && server_shares_) peers.insert({Role::kServer, m.index});
-    if (m.role == Role::kWorker && worker_shares_ && m.position != self) {
-      peers.insert({Role::kWorker, m.position.value});
+  }
+  for (std::uint32_t p = 0; p < positions && worker_shares_; ++p) add(p);
+  if (staged()) {
+    for (const Position p : nodes_.positions(nodes_.node_of(self))) {
+      if (p != self) peers.insert({Role::kWorker, p.value});
     }
   }
   if (exchange_ == ExchangeKind::kSchedule) {
     std::vector<ScheduleStep> steps;
     for (const ScheduleEntry& schedule : Schedules()) {
       if (schedule_ != kScheduleAuto && schedule_ != schedule.name) continue;
-      for (std::uint32_t owner = 0; owner < workers_; ++owner) {
-        schedule.generate(Position(owner), self, workers_, &steps);
+      for (std::uint32_t owner = 0; owner < positions; ++owner) {
+        schedule.generate(Position(owner), Position(SpeaksFor(self.value)), positions, &steps);
         for (const ScheduleStep& step : steps) {
-          if (step.op != StepOp::kFinish) peers.insert({Role::kWorker, step.peer.value});
+          if (step.op != StepOp::kFinish) add(step.peer.value);
         }
       }
     }
   }
   peers_.assign(peers.begin(), peers.end());
+}
 
+void Engine::MakeOwnerHost(Position self) {
   OwnerHost::Options host;
-  host.self = {Role::kWorker, self.value};
+  host.self = {Role::kWorker, SpeaksFor(self.value)};
   host.job_hash = epoch_.job_hash;
   host.incarnation = incarnation_;
-  host.workers = workers_;
+  host.workers = staged() ? nodes_.count() : workers_;
   host.send = [this](Position p, std::uint32_t key, const FrameHeader& header, std::span<const std::byte> payload,
-                     BufferRef hold) { links_->Send({Role::kWorker, p.value}, key, header, payload, std::move(hold)); };
+                     BufferRef hold) {
+    const Position to = staged() ? nodes_.carrier(key, p.value) : p;
+    links_->Send({Role::kWorker, to.value}, key, header, payload, std::move(hold));
+  };
+  if (staged()) {
+    host.carries = [this, self](std::uint32_t slab) { return nodes_.carrier(slab, nodes_.node_of(self)) == self; };
+  }
   host.has_local = true;
-  host.local = self;
+  host.local = Position(SpeaksFor(self.value));
   host.deliver_local = [this](const FrameHeader& header, std::span<const std::byte> payload, BufferRef hold) {
     Frame& kept = local_frames_.Add();
     kept.header = header;
@@ -228,8 +282,6 @@ void Engine::OnEpoch(EpochMessage message) {
     loop_.Post([this] { DrainLocal(); });
   };
   owner_host_ = std::make_unique<OwnerHost>(host, &pool_);
-  DialPeers();
-  CheckJoined();
 }
 
 // Of two workers the one with the higher position dials; servers are always dialled.
@@ -245,8 +297,10 @@ void Engine::DialPeers() {
       Fail(Mismatch("the epoch names no member for a peer that the exchange needs"));
       return;
     }
+    std::vector<std::string> endpoints = member->endpoints;
+    std::erase_if(endpoints, [](const std::string& e) { return e.starts_with(kNodeMemoryScheme); });
     // A peer on another host whose own name resolves to loopback publishes an address that only it can reach.
-    for (const std::string& endpoint : coordinator_is_local_ ? std::vector<std::string>{} : member->endpoints) {
+    for (const std::string& endpoint : coordinator_is_local_ ? std::vector<std::string>{} : endpoints) {
       const Result<EndpointParts> parts = ParseEndpoint(endpoint);
       if (!parts.ok() || !IsLoopbackAddress(parts->host)) continue;
       Fail(Mismatch(Describe(*member) + " published the loopback address " + endpoint +
@@ -256,7 +310,7 @@ void Engine::DialPeers() {
       return;
     }
     Transport* transport = peer.role == Role::kServer ? server_transport_.get() : worker_transport_.get();
-    links_->Dial(transport, peer, member->endpoints, c.link.connections, c.membership.join_timeout);
+    links_->Dial(transport, peer, endpoints, c.link.connections, c.membership.join_timeout);
   }
 }
 
@@ -280,9 +334,7 @@ void Engine::OnLayout(LayoutMessage message) {
   const auto declaration = std::find_if(declarations_.begin(), declarations_.end(),
                                         [&](const auto& d) { return d->name == message.name; });
   if (declaration == declarations_.end()) return;
-  const std::shared_ptr<Declaration> kept = *declaration;
-  Declaration& declared = *kept;
-  declarations_.erase(declaration);
+  const std::shared_ptr<Declaration> declared = *declaration;
   const Config& c = loaded_.config;
   NoteChoice(message);
   const auto make = [&]() -> Status {
@@ -295,30 +347,71 @@ void Engine::OnLayout(LayoutMessage message) {
     options.exchange.header.group = tables->message.group;
     options.exchange.self = Position(links_->self().index);
     options.exchange.positions = workers_;
-    options.exchange.limits = MakeFlowLimits(*tables, c, workers_);
+    options.exchange.limits = MakeFlowLimits(*tables, c, owner_host_->workers());
     options.exchange.seed = c.compression.seed;
     options.exchange.stochastic = StochasticRounding(c.compression);
     options.error_feedback = c.compression.error_feedback;
     options.follow_learning_rate = c.compression.ef_lr_correction == "ratio";
     options.collective = tables->message.name.starts_with(kCollectivePrefix);
-    TALLY_ASSIGN_OR_RETURN(auto group, GroupRuntime::Make(options, tables, declared.own, &pool_, this));
-    declared.group = group.get();
-    if (!options.collective) {
-      std::map<std::string, int> codecs;
-      for (const std::uint8_t id : tables->message.codecs) ++codecs[CodecName(id)];
-      std::string text;
-      for (const auto& [name, tensors] : codecs) text += (text.empty() ? "" : ", ") + name + " " + std::to_string(tensors);
-      logger_->Info("group", {{"group", tables->message.name},
-                              {"tensors_by_codec", text},
-                              {"residual_bytes", group->feedback().bytes() + group->velocity().bytes()}});
-    }
-    groups_[tables->message.group.value] = std::move(group);
+    if (staged()) options.nodes = &nodes_;
+    TALLY_ASSIGN_OR_RETURN(auto group, GroupRuntime::Make(options, tables, declared->own, &pool_, this));
+    declared->group = group.get();
+    sharing_[tables->message.group.value] = std::move(group);
     return Status::Ok();
   };
-  const Status status = make();
-  if (!status.ok()) Fail(status.WithContext("group " + declared.name));
-  declared.completion.Complete(status);
-  links_->Unpark();
+  const auto done = [this, declared](Status status) {
+    if (failed_) return;  // the caller was told
+    std::erase(declarations_, declared);
+    if (status.ok()) {
+      TellGroup(*declared->group);
+      groups_.insert(sharing_.extract(declared->group->tables().message.group.value));
+    } else {
+      Fail(status.WithContext("group " + declared->name));
+    }
+    declared->completion.Complete(status);
+    links_->Unpark();
+  };
+  if (const Status status = make(); !status.ok()) return done(status);
+  if (!staged()) return done(Status::Ok());
+  ShareWithNode(declared->group, done);
+}
+
+void Engine::TellGroup(const GroupRuntime& group) {
+  const LayoutMessage& layout = group.tables().message;
+  if (layout.name.starts_with(kCollectivePrefix)) return;
+  std::map<std::string, int> codecs;
+  for (const std::uint8_t id : layout.codecs) ++codecs[CodecName(id)];
+  std::string text;
+  for (const auto& [name, tensors] : codecs) text += (text.empty() ? "" : ", ") + name + " " + std::to_string(tensors);
+  logger_->Info("group", {{"group", layout.name},
+                          {"tensors_by_codec", text},
+                          {"residual_bytes", group.feedback().bytes() + group.velocity().bytes()}});
+}
+
+void Engine::ShareWithNode(GroupRuntime* group, std::function<void(Status)> done) {
+  const Position self(links_->self().index);
+  std::vector<NodeShare::Peer> peers;
+  for (const Position p : nodes_.positions(nodes_.node_of(self))) {
+    if (p == self) continue;
+    NodeShare::Peer& peer = peers.emplace_back();
+    peer.position = p;
+    for (const Member& member : epoch_.members) {
+      if (member.role != Role::kWorker || member.position != p) continue;
+      for (const std::string& endpoint : member.endpoints) {
+        if (endpoint.starts_with(kNodeMemoryScheme)) peer.endpoint = endpoint;
+      }
+    }
+    if (peer.endpoint.empty() || node_memory_ == nullptr) peer.fault = "link.shm is off";
+  }
+  const LayoutMessage& layout = group->tables().message;
+  const ArenaRequest request{epoch_.job_hash, layout.epoch, layout.group, ArenaKind::kInputs, self, false};
+  auto share = std::make_unique<NodeShare>(&loop_, node_memory_.get(), request, std::move(peers));
+  group->ShareWithNode(std::move(share), kShareBound, [this, done = std::move(done)](Status status, std::string faults) {
+    if (!faults.empty() && !std::exchange(told_unshared_, true)) {
+      logger_->Warn("not all of this node's processes share memory: frames carry their gradients", {{"why", faults}});
+    }
+    done(std::move(status));
+  });
 }
 
 void Engine::OnVerdict(const VerdictMessage& verdict) {
@@ -341,20 +434,23 @@ void Engine::OnJobFailed(const Status& why) { SetFailure(why); }
 void Engine::OnFrame(Link& link, Frame& frame) {
   if (failed_ || leaving_) return;
   const FrameHeader& header = frame.header;
-  if (header.role != link.peer().role || header.position != link.peer().index || header.job_hash != epoch_.job_hash) {
+  const bool inside_node = header.kind == FrameKind::kNodePush || header.kind == FrameKind::kNodeReply;
+  const std::uint32_t speaks_for = link.peer().role == Role::kServer || inside_node ? link.peer().index
+                                                                                      : SpeaksFor(link.peer().index);
+  if (header.role != link.peer().role || header.position != speaks_for || header.job_hash != epoch_.job_hash) {
     Fail(Corrupt("frame on " + link.Describe() + " speaks for " + (header.role == Role::kServer ? "server " : "position ") +
                  std::to_string(header.position) + " or another job"));
     return;
   }
-  if (!Deliver(frame)) links_->Park(link, frame);
+  if (!Deliver(frame, Position(link.peer().index))) links_->Park(link, frame);
 }
 
-bool Engine::Deliver(Frame& frame) {
+bool Engine::Deliver(Frame& frame, Position sender) {
   const auto found = groups_.find(frame.header.group.value);
   if (found == groups_.end()) return false;
   GroupRuntime& group = *found->second;
   if (frame.header.epoch != group.tables().message.epoch) return true;  // fenced: of an epoch that is over
-  NoteCall(Position(frame.header.position), frame.header.collective);
+  NoteCall(sender, frame.header.collective);
   if (failed_) return true;
   if (frame.header.kind == FrameKind::kPush) {
     if (const Status status = owner_host_->OnPush(frame); !status.ok()) {
@@ -370,7 +466,7 @@ void Engine::DrainLocal() {
   draining_local_ = false;
   std::swap(local_frames_, draining_frames_);
   for (Frame& frame : draining_frames_) {
-    if (!failed_) Deliver(frame);
+    if (!failed_) Deliver(frame, Position(links_->self().index));
     frame.hold.Reset();
   }
   draining_frames_.Clear();

@@ -17,7 +17,9 @@
 #include "common/log.h"
 #include "common/loop.h"
 #include "common/recycled_list.h"
+#include "common/schedule/nodes.h"
 #include "common/transport/link.h"
+#include "common/transport/node_memory.h"
 #include "server/core/collective_calls.h"
 #include "server/core/coordinator_host.h"
 #include "server/core/data_links.h"
@@ -86,10 +88,19 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   explicit Engine(const LoadedConfig& config);
   Status Begin();                         // before the loop runs: transports, listeners, the coordinator
   Status StartTransports(LinkOptions options);
+  void FindPeers(Position self);
+  void MakeOwnerHost(Position self);
   void DialPeers();
+  bool staged() const { return node_stages_ && nodes_.count() < workers_; }
+  // What a worker's frames of an exchange between positions speak for.
+  std::uint32_t SpeaksFor(std::uint32_t position) const {
+    return staged() ? nodes_.node_of(Position(position)) : position;
+  }
+  void TellGroup(const GroupRuntime& group);
+  void ShareWithNode(GroupRuntime* group, std::function<void(Status)> done);
   void CheckJoined();
   Status JoinError();
-  bool Deliver(Frame& frame);             // false: the group is not known yet
+  bool Deliver(Frame& frame, Position sender);  // false: the group is not known yet
   void DrainLocal();
   void SetFailure(const Status& why);
   void WatchSteps(const Status& suspicion);
@@ -118,11 +129,15 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   bool server_shares_ = false, worker_shares_ = false;
   bool open_ = false;  // each group gets the exchange that the coordinator takes for it
   mutable std::mutex description_mutex_;
+  bool node_stages_ = false;              // wanted; there are none if every worker is alone
   std::string description_;
   bool coordinator_is_local_ = true;      // reached over loopback: this is a job on one host
 
   // Groups die after the transports: a link may hold a group's memory until it closes.
   std::map<std::uint32_t, std::unique_ptr<GroupRuntime>> groups_;
+  std::map<std::uint32_t, std::unique_ptr<GroupRuntime>> sharing_;  // not in groups_ before they see their node's memory
+  Nodes nodes_;
+  std::unique_ptr<NodeMemory> node_memory_;  // null: this process shares none
   std::unique_ptr<OwnerHost> owner_host_;
   std::unique_ptr<Transport> control_transport_, worker_transport_, server_transport_;
   std::unique_ptr<CoordinatorHost> coordinator_host_;
@@ -151,7 +166,7 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   std::map<std::pair<std::uint64_t, int>, GroupRuntime*> collectives_;  // by element count and op; caller side
   std::uint64_t last_call_ = 0;                                         // caller side
   std::uint64_t committed_ = 0, skipped_ = 0;
-  bool told_saturated_ = false, told_loss_scale_ = false;
+  bool told_saturated_ = false, told_loss_scale_ = false, told_unshared_ = false;
 };
 
 }  // namespace tally

@@ -32,6 +32,8 @@ class ExchangeEnvironment {
   virtual float Factor(std::uint32_t slab) = 0;
   // The slab is zeros and its residual stays: Input is zeros, Factor anything.
   virtual bool Kept(std::uint32_t slab) = 0;
+  // The slab's bucket was not submitted in this step: Input is zeros, and its residual is sent.
+  virtual bool Absent(std::uint32_t slab) = 0;
   // Where the slab's mean goes. May be the same memory as Input (in place).
   virtual float* Output(std::uint32_t slab) = 0;
   virtual void SlabDone(std::uint32_t slab, Delivered delivered) = 0;
@@ -77,7 +79,7 @@ std::unique_ptr<Exchange> MakeScheduleExchange(const ExchangeOptions& options,
                                                std::shared_ptr<const GroupTables> tables, const FramePlan* plan,
                                                BufferPool* pool, ExchangeEnvironment* environment);
 
-// Helpers of both.
+// Helpers of all.
 inline std::span<const std::byte> AsBytes(const float* data, std::size_t elements) {
   return std::as_bytes(std::span(data, elements));
 }

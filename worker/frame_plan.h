@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "server/core/group_tables.h"
@@ -26,8 +28,12 @@ struct FramePlan {
 };
 inline constexpr std::uint32_t kNoFrame = std::numeric_limits<std::uint32_t>::max();
 
-// Of buckets first_bucket, ..., end_bucket - 1.
+// Frames hold slabs of one lane only; a slab without one is left out. The lane of a slab is equal on all positions that
+// plan it.
+using LaneOf = std::function<std::optional<std::uint32_t>(std::uint32_t slab)>;
+
+// Of buckets first_bucket, ..., end_bucket - 1. Without `lane_of` all slabs are of one lane.
 FramePlan MakeFramePlan(const GroupTables& tables, std::uint32_t first_bucket, std::uint32_t end_bucket, Position self,
-                        std::uint32_t positions, std::uint64_t frame_bytes);
+                        std::uint32_t positions, std::uint64_t frame_bytes, const LaneOf& lane_of = {});
 
 }  // namespace tally

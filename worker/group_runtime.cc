@@ -41,6 +41,7 @@ GroupRuntime::GroupRuntime(const Options& options, std::shared_ptr<const GroupTa
       zeros_(kMaxSlabElements, 0.0F),
       step_(tables_->message.first_step),
       buckets_(tables_->layout.buckets.size()) {
+  places_.nodes = options.nodes;
   for (auto& stage : StagesOf(tables_)) MakeWire(std::move(stage));
   wire_ = wires_.front().get();
   MakeLinear();
@@ -49,19 +50,47 @@ GroupRuntime::GroupRuntime(const Options& options, std::shared_ptr<const GroupTa
 // Exchanges point to their plans, so a wire is filled where it stays.
 void GroupRuntime::MakeWire(std::shared_ptr<const GroupTables> tables) {
   const auto& wire = wires_.emplace_back(std::make_unique<Wire>());
-  const ExchangeOptions& options = options_.exchange;
+  ExchangeOptions options = options_.exchange;
+  LaneOf lane_of;
+  const Nodes* nodes = options_.nodes;
+  if (nodes != nullptr) {
+    // Between nodes, where this position speaks for its own with what it carries.
+    const std::uint32_t node = nodes->node_of(options.self);
+    lane_of = [nodes, node, self = options.self](std::uint32_t u) -> std::optional<std::uint32_t> {
+      if (nodes->carrier(u, node) != self) return std::nullopt;
+      return nodes->lane(u);
+    };
+    options.self = Position(node);
+    options.positions = nodes->count();
+  }
   const std::uint32_t declared = tables->declared_buckets;
   const auto all = static_cast<std::uint32_t>(tables->layout.buckets.size());
+  const auto first = [&](std::uint32_t phase) { return phase == 0 ? 0 : declared; };
+  const auto end = [&](std::uint32_t phase) { return phase == 0 ? declared : all; };
   for (std::uint32_t phase = 0; phase < tables->phases(); ++phase) {
-    wire->plans.push_back(MakeFramePlan(*tables, phase == 0 ? 0 : declared, phase == 0 ? declared : all, options.self,
-                                        options.positions, options.limits.frame_bytes));
+    wire->plans.push_back(MakeFramePlan(*tables, first(phase), end(phase), options.self, options.positions,
+                                        options.limits.frame_bytes, lane_of));
   }
-  for (const FramePlan& plan : wire->plans) {
-    wire->exchanges.push_back(tables->message.exchange == ExchangeKind::kSchedule
-                                  ? MakeScheduleExchange(options, tables, &plan, pool_, this)
-                                  : MakeOwnersExchange(options, tables, &plan, &state_, pool_, this));
+  for (std::uint32_t phase = 0; phase < tables->phases(); ++phase) {
+    const FramePlan* plan = &wire->plans[phase];
+    if (nodes == nullptr) {
+      wire->exchanges.push_back(MakeExchange(tables, plan, options, this));
+      continue;
+    }
+    auto stages = std::make_unique<NodeExchange>(options_.exchange, tables, first(phase), end(phase), &places_, pool_, this);
+    if (nodes->count() > 1) stages->SetBetween(MakeExchange(tables, plan, options, stages->between_environment()));
+    wire->exchanges.push_back(std::move(stages));
   }
   wire->tables = std::move(tables);
+}
+
+std::unique_ptr<Exchange> GroupRuntime::MakeExchange(const std::shared_ptr<const GroupTables>& tables,
+                                                     const FramePlan* plan, const ExchangeOptions& options,
+                                                     ExchangeEnvironment* environment) {
+  if (tables->message.exchange == ExchangeKind::kSchedule) {
+    return MakeScheduleExchange(options, tables, plan, pool_, environment);
+  }
+  return MakeOwnersExchange(options, tables, plan, &state_, pool_, environment);
 }
 
 void GroupRuntime::MakeLinear() {
@@ -116,24 +145,68 @@ Result<std::unique_ptr<GroupRuntime>> GroupRuntime::Make(const Options& options,
   group->inputs16.resize(layout.tensors.size());
   group->own_input16_.resize(layout.tensors.size());
   group->output16_.resize(layout.tensors.size());
-  if (options.collective) return group;
+  if (options.collective && options.nodes == nullptr) return group;
   std::uint64_t bytes = 0;
   for (std::uint32_t t = 0; t < layout.tensors.size(); ++t) {
     group->arena_offset_.push_back(bytes);
     bytes += (group->elements(t) * sizeof(float) + 63) / 64 * 64;
   }
   TALLY_ASSIGN_OR_RETURN(group->input_arena_, Arena::Make("tally-input", bytes));
-  TALLY_ASSIGN_OR_RETURN(group->output_arena_, Arena::Make("tally-output", bytes));
+  if (options.nodes == nullptr || options.nodes->local_rank(options.exchange.self) == 0) {
+    TALLY_ASSIGN_OR_RETURN(group->output_arena_, Arena::Make("tally-output", bytes));
+  }
+  if (options.collective) return group;
   for (std::uint32_t t = 0; t < layout.tensors.size(); ++t) {
     group->inputs[t] = group->arena_input(t).data();
-    group->outputs[t] = reinterpret_cast<float*>(group->output_arena_.bytes().data() + group->arena_offset_[t]);
     if (layout.tensors[t].dtype == DType::kFloat32) continue;
     group->halves_.try_emplace(layout.tensors[t].dtype, layout.tensors[t].dtype);
     group->own_input16_[t].resize(group->elements(t));
     group->output16_[t].resize(group->elements(t));
     group->inputs16[t] = group->own_input16_[t].data();
   }
+  if (options.nodes == nullptr) TALLY_RETURN_IF_ERROR(group->PlaceResults());
   return group;
+}
+
+void GroupRuntime::ShareWithNode(std::unique_ptr<NodeShare> share, Nanos deadline,
+                                 std::function<void(Status, std::string)> done) {
+  share_ = std::move(share);
+  const bool first = !output_arena_.bytes().empty();
+  share_->Begin(&input_arena_, first ? &output_arena_ : nullptr, deadline, [this, done = std::move(done)] {
+    const Status status = PlaceResults();
+    done(status, share_->Faults());
+  });
+}
+
+// Where means are made: in this process's memory, or in that of the node's first position.
+Status GroupRuntime::PlaceResults() {
+  const std::uint64_t bytes = input_arena_.bytes().size();
+  std::span<std::byte> results = share_ == nullptr ? std::span<std::byte>() : share_->results().bytes();
+  if (results.empty()) {
+    if (output_arena_.bytes().empty()) {
+      TALLY_ASSIGN_OR_RETURN(output_arena_, Arena::Make("tally-output", bytes));
+    }
+    results = output_arena_.bytes();
+  }
+  places_.share = share_.get();
+  places_.tensor_offset = arena_offset_;
+  places_.inputs = input_arena_.bytes().data();
+  places_.results = results.data();
+  if (options_.collective) return Status::Ok();
+  for (std::uint32_t t = 0; t < outputs.size(); ++t) {
+    outputs[t] = reinterpret_cast<float*>(results.data() + arena_offset_[t]);
+  }
+  if (share_ == nullptr) return Status::Ok();
+  // A linear codec makes its tensor's mean in several passes, which other processes must not see.
+  std::uint64_t own = 0;
+  for (const LinearPart& part : tables_->linear) own += (elements(part.tensor) * sizeof(float) + 63) / 64 * 64;
+  TALLY_ASSIGN_OR_RETURN(private_arena_, Arena::Make("tally-output", own));
+  std::byte* place = private_arena_.bytes().data();
+  for (const LinearPart& part : tables_->linear) {
+    outputs[part.tensor] = reinterpret_cast<float*>(place);
+    place += (elements(part.tensor) * sizeof(float) + 63) / 64 * 64;
+  }
+  return Status::Ok();
 }
 
 std::span<float> GroupRuntime::arena_input(std::uint32_t layout_tensor) {
@@ -456,6 +529,11 @@ float GroupRuntime::Factor(std::uint32_t slab) {
 bool GroupRuntime::Kept(std::uint32_t slab) {
   const std::uint32_t tensor = layout().slabs[slab].tensor;
   return kept[tables_->is_vector(tensor) ? LinearOf(tensor).part.tensor : tensor] != 0;
+}
+
+bool GroupRuntime::Absent(std::uint32_t slab) {
+  const Slab& s = layout().slabs[slab];
+  return buckets_[s.bucket].missing && !tables_->is_vector(s.tensor);
 }
 
 float* GroupRuntime::Output(std::uint32_t slab) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -21,6 +22,7 @@
 #include "server/core/group_tables.h"
 #include "worker/exchange.h"
 #include "worker/frame_plan.h"
+#include "worker/node_exchange.h"
 #include "worker/ticket.h"
 
 namespace tally {
@@ -47,12 +49,18 @@ class GroupRuntime final : public ExchangeEnvironment {
     bool error_feedback = true;
     bool collective = false;
     bool follow_learning_rate = false;  // residuals do
+    const Nodes* nodes = nullptr;       // there are node stages; outlives the group
   };
   // `own` is this rank's declaration order: tensor names, mapped to the layout by name. Memory for inputs and outputs is
   // made here unless the group is a collective. Errors: kUnavailable (memory), kInternal.
   static Result<std::unique_ptr<GroupRuntime>> Make(const Options& options, std::shared_ptr<const GroupTables> tables,
                                                     std::span<const TensorSpec> own, BufferPool* pool,
                                                     GroupEnvironment* environment);
+
+  // With node stages, before the first step: maps what the node's processes share. `done` runs later; `faults` says what
+  // is not shared, if anything. Errors: kUnavailable (memory).
+  void ShareWithNode(std::unique_ptr<NodeShare> share, Nanos deadline,
+                     std::function<void(Status, std::string faults)> done);
 
   const GroupTables& tables() const { return *tables_; }
   const ErrorFeedback& feedback() const { return state_.feedback; }
@@ -102,6 +110,7 @@ class GroupRuntime final : public ExchangeEnvironment {
   const float* Input(std::uint32_t slab) override;
   float Factor(std::uint32_t slab) override;
   bool Kept(std::uint32_t slab) override;
+  bool Absent(std::uint32_t slab) override;
   float* Output(std::uint32_t slab) override;
   void SlabDone(std::uint32_t slab, Delivered delivered) override;
   Status Send(OwnerRef to, std::uint32_t key, const FrameHeader& header, std::span<const std::byte> payload,
@@ -132,6 +141,9 @@ class GroupRuntime final : public ExchangeEnvironment {
   GroupRuntime(const Options& options, std::shared_ptr<const GroupTables> tables, BufferPool* pool,
                GroupEnvironment* environment);
   void MakeWire(std::shared_ptr<const GroupTables> tables);
+  std::unique_ptr<Exchange> MakeExchange(const std::shared_ptr<const GroupTables>& tables, const FramePlan* plan,
+                                         const ExchangeOptions& options, ExchangeEnvironment* environment);
+  Status PlaceResults();
   void MakeLinear();
   const Layout& layout() const { return wire_->tables->layout; }
   std::uint64_t elements(std::uint32_t tensor) const;
@@ -175,6 +187,9 @@ class GroupRuntime final : public ExchangeEnvironment {
   std::vector<std::vector<std::uint32_t>> bucket_linear_;  // per declared bucket: indices into linear_
   std::vector<std::uint32_t> linear_of_vector_;            // per vector: index into linear_
   Arena input_arena_, output_arena_;
+  Arena private_arena_;                      // outputs that are not made where the node's processes share them
+  std::unique_ptr<NodeShare> share_;
+  NodePlaces places_;                        // with node stages
   std::vector<std::uint64_t> arena_offset_;  // per tensor of the layout, bytes
   std::vector<std::vector<std::uint16_t>> own_input16_, output16_;  // per tensor of the layout
   std::map<DType, HalfNumbers> halves_;                             // of the types that tensors have

@@ -192,7 +192,9 @@ std::uint64_t GroupRuntime::SharedState() const {
     const std::span<const float> carried = linear.tensor->carried();
     if (!carried.empty()) digest = StateDigest(std::as_bytes(carried), digest);
   }
-  for (std::uint32_t u = 0; state_.scales.known() && u < tables_->dense.slabs.size(); ++u) {
+  // With node stages a position knows the scales of what it carries only.
+  const bool knows_scales = state_.scales.known() && options_.nodes == nullptr;
+  for (std::uint32_t u = 0; knows_scales && u < tables_->dense.slabs.size(); ++u) {
     const std::span<const float> scales = state_.scales.Values(u);
     if (!scales.empty()) digest = StateDigest(std::as_bytes(scales), digest);
   }

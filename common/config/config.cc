@@ -169,6 +169,9 @@ class Loader {
     if (IsDefault("aggregation.mode")) {
       config.aggregation.mode = config.servers.addresses.empty() ? Mode::kRing : Mode::kPs;
     }
+    if (IsDefault("aggregation.between")) {
+      config.aggregation.between = config.servers.addresses.empty() ? Mode::kRing : Mode::kPs;
+    }
     if (config.coordinator.address.empty()) FindCoordinator();
   }
 

@@ -28,7 +28,7 @@ struct Config {
   } job;
   struct Aggregation {             // job scope
     Mode mode = Mode::kPs;         // with no servers configured the default is ring
-    Mode between = Mode::kRing;    // hierarchical: what runs between nodes
+    Mode between = Mode::kRing;    // hierarchical: what runs between nodes; with servers configured the default is ps
     std::string schedule = "ring";  // mode ring
     LocalStages local = LocalStages::kAuto;
     bool deterministic = true;
@@ -86,6 +86,7 @@ struct Config {
   } server;
   struct LinkSettings {
     std::string transport = "tcp";      // job scope: data links between workers, tcp | zmq
+    bool shm = true;                    // process scope
     double rate_bits = 0;               // process scope; 0 = unpaced
     std::string nic;                    // process scope; name shared by processes on one emulated NIC
     std::uint32_t connections = 1;      // job scope, per neighbour

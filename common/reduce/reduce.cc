@@ -8,6 +8,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "common/reduce/reduce.cc"
 #include <hwy/foreach_target.h>  // must come before highway.h
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
@@ -40,6 +41,68 @@ void Scale(float* out, const float* a, float w, std::size_t n) {
 void Divide(float* out, const float* a, float w, std::size_t n) {
   ForEach(n, [=](auto d, std::size_t i)
                  HWY_ATTR { hn::StoreU(hn::Div(hn::LoadU(d, a + i), hn::Set(d, w)), d, out + i); });
+}
+
+// Four vectors at a time, so that a term's pointer is read once for all of them.
+template <bool kScaled, bool kDivided, bool kStream>
+HWY_INLINE bool SumTermsAs(float* out, const Term* terms, std::size_t count, float divisor, std::size_t n) {
+  constexpr std::size_t kUnroll = 4;
+  const auto term = [=](auto d, std::size_t t, std::size_t i) HWY_ATTR {
+    const auto value = hn::LoadU(d, terms[t].values + i);
+    return kScaled ? hn::Mul(hn::Set(d, terms[t].factor), value) : value;
+  };
+  const auto finish = [=](auto d, auto sum, std::size_t i) HWY_ATTR {
+    if constexpr (kDivided) sum = hn::Div(sum, hn::Set(d, divisor));
+    if constexpr (kStream) {
+      hn::Stream(sum, d, out + i);
+    } else {
+      hn::StoreU(sum, d, out + i);
+    }
+    // x - x is 0 where x is finite, else NaN, which no further addition takes away.
+    return hn::Sub(sum, sum);
+  };
+  const Floats d;
+  const std::size_t lanes = hn::Lanes(d);
+  auto bad = hn::Zero(d);
+  std::size_t i = 0;
+  for (; i + kUnroll * lanes <= n; i += kUnroll * lanes) {
+    auto s0 = term(d, 0, i), s1 = term(d, 0, i + lanes), s2 = term(d, 0, i + 2 * lanes), s3 = term(d, 0, i + 3 * lanes);
+    for (std::size_t t = 1; t < count; ++t) {
+      s0 = hn::Add(s0, term(d, t, i));
+      s1 = hn::Add(s1, term(d, t, i + lanes));
+      s2 = hn::Add(s2, term(d, t, i + 2 * lanes));
+      s3 = hn::Add(s3, term(d, t, i + 3 * lanes));
+    }
+    bad = hn::Add(bad, hn::Add(hn::Add(finish(d, s0, i), finish(d, s1, i + lanes)),
+                               hn::Add(finish(d, s2, i + 2 * lanes), finish(d, s3, i + 3 * lanes))));
+  }
+  bool finite = hn::AllTrue(d, hn::Eq(bad, hn::Zero(d)));
+  const Single one;
+  for (; i < n; ++i) {
+    auto sum = term(one, 0, i);
+    for (std::size_t t = 1; t < count; ++t) sum = hn::Add(sum, term(one, t, i));
+    if constexpr (kDivided) sum = hn::Div(sum, hn::Set(one, divisor));
+    hn::StoreU(sum, one, out + i);
+    finite = finite && hn::GetLane(hn::Sub(sum, sum)) == 0.0F;
+  }
+  if constexpr (kStream) hwy::FlushStream();
+  return finite;
+}
+
+template <bool kScaled, bool kDivided>
+HWY_INLINE bool SumTermsTo(float* out, const Term* terms, std::size_t count, float divisor, std::size_t n, bool stream) {
+  return stream ? SumTermsAs<kScaled, kDivided, true>(out, terms, count, divisor, n)
+                : SumTermsAs<kScaled, kDivided, false>(out, terms, count, divisor, n);
+}
+
+// A factor or divisor of 1 changes no bit, so it is not worth an operation.
+bool SumTerms(float* out, const Term* terms, std::size_t count, float divisor, std::size_t n, bool stream) {
+  const bool scaled = std::any_of(terms, terms + count, [](const Term& t) { return t.factor != 1.0F; });
+  stream = stream && reinterpret_cast<std::uintptr_t>(out) % (hn::Lanes(Floats()) * sizeof(float)) == 0;
+  if (scaled && divisor != 1.0F) return SumTermsTo<true, true>(out, terms, count, divisor, n, stream);
+  if (scaled) return SumTermsTo<true, false>(out, terms, count, divisor, n, stream);
+  if (divisor != 1.0F) return SumTermsTo<false, true>(out, terms, count, divisor, n, stream);
+  return SumTermsTo<false, false>(out, terms, count, divisor, n, stream);
 }
 
 bool AllFinite(const float* a, std::size_t n) {
@@ -77,6 +140,7 @@ namespace tally {
 HWY_EXPORT(Add);
 HWY_EXPORT(Scale);
 HWY_EXPORT(Divide);
+HWY_EXPORT(SumTerms);
 HWY_EXPORT(AllFinite);
 
 void AddInto(float* a, const float* b, std::size_t n) { HWY_DYNAMIC_DISPATCH(Add)(a, a, b, n); }
@@ -97,6 +161,9 @@ void AddInto(float* a, const std::byte* b, std::size_t n) {
 void Add(float* out, const float* a, const float* b, std::size_t n) { HWY_DYNAMIC_DISPATCH(Add)(out, a, b, n); }
 void Scale(float* out, const float* a, float w, std::size_t n) { HWY_DYNAMIC_DISPATCH(Scale)(out, a, w, n); }
 void Divide(float* out, const float* a, float w, std::size_t n) { HWY_DYNAMIC_DISPATCH(Divide)(out, a, w, n); }
+bool SumTerms(float* out, std::span<const Term> terms, float divisor, std::size_t n, bool stream) {
+  return HWY_DYNAMIC_DISPATCH(SumTerms)(out, terms.data(), terms.size(), divisor, n, stream);
+}
 bool AllFinite(const float* a, std::size_t n) { return HWY_DYNAMIC_DISPATCH(AllFinite)(a, n); }
 
 }  // namespace tally

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace tally {
 
@@ -18,6 +19,14 @@ void Add(float* out, const float* a, const float* b, std::size_t n);
 void Scale(float* out, const float* a, float w, std::size_t n);
 // out[i] = a[i] / w  (one IEEE division). out may be a.
 void Divide(float* out, const float* a, float w, std::size_t n);
+// One of several vectors that are added: each value counts `factor` times, rounded.
+struct Term {
+  const float* values = nullptr;
+  float factor = 1;
+};
+// out[i] = (f0*a0[i] + f1*a1[i] + … from left to right) / divisor, every operation rounded; one term or more. True if
+// every out[i] is finite. `out` may be one of the terms. `stream`: past the cache, for results that are not read soon.
+bool SumTerms(float* out, std::span<const Term> terms, float divisor, std::size_t n, bool stream);
 // True if every element is finite.
 bool AllFinite(const float* a, std::size_t n);
 

@@ -86,6 +86,7 @@ struct ModeExpansion {
   // Mode auto: each group gets an exchange of its own among owners on those that have shares and, if it is named, the
   // schedule.
   bool open = false;
+  bool node_stages = false;  // around the exchange, whose positions are then nodes (common/schedule/nodes.h)
   std::vector<std::string> warnings;  // of a configuration that will do worse than it could
 };
 // Errors: kInvalidArgument with the reason and what is valid (ps without servers; a codec that the mode refuses; modes

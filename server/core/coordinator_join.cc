@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/schedule/nodes.h"
 #include "compress/codec.h"
 #include "server/core/coordinator_state.h"
 
@@ -147,6 +148,7 @@ void Coordinator::Impl::CompleteWorld() {
     message.members.push_back(MakeMember(peer.join));
     peer.wait.reset();
   });
+  job->nodes = Nodes(message.members).count();
   job->complete = true;
   phase = Phase::kRunning;
   SendToMembers(message);

@@ -54,6 +54,7 @@ struct Job {
   std::uint64_t hash = 0;
   bool complete = false;
   std::vector<Seat> seats;
+  std::uint32_t nodes = 1;  // once complete
   std::vector<std::optional<DeclareMessage>> declared;
   std::vector<Group> groups;
   CoordinatorOptions::Advice advice;  // on auto_codecs, if that is wanted and not there yet

@@ -1,6 +1,8 @@
 // What happens while a job runs: groups are declared and published, steps prepared and decided.
 #include <algorithm>
 #include <charconv>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "server/core/coordinator_state.h"
@@ -40,7 +42,15 @@ void Coordinator::Impl::OnDeclare(Peer& worker, const DeclareMessage& declare, T
 
 std::optional<Placement> Coordinator::Impl::PlaceJob() {
   std::vector<JoinMessage> workers, of_servers;
-  ForEachMember([&](const Peer& peer) { (peer.join.role == Role::kWorker ? workers : of_servers).push_back(peer.join); });
+  const Result<ModeExpansion> mode = ExpandMode(job->config);
+  std::set<std::string> nodes;
+  ForEachMember([&](const Peer& peer) {
+    if (peer.join.role == Role::kServer) {
+      of_servers.push_back(peer.join);
+    } else if (!mode.ok() || !mode->node_stages || peer.join.node.empty() || nodes.insert(peer.join.node).second) {
+      workers.push_back(peer.join);  // with node stages the first of a node stands for all
+    }
+  });
   return PlaceMembers(workers, of_servers);
 }
 
@@ -59,7 +69,7 @@ void Coordinator::Impl::PublishGroup(TimePoint now) {
 
   if (job->advice) job->auto_codecs = std::exchange(job->advice, nullptr)();
   PlanNotes notes;
-  Result<LayoutMessage> planned = PlanGroup(declarations, job->config, {job->auto_codecs, PlaceJob()}, &notes);
+  Result<LayoutMessage> planned = PlanGroup(declarations, job->config, {job->auto_codecs, PlaceJob(), job->nodes}, &notes);
   if (!planned.ok()) return FailJob(Failure(planned.status()), 0, now);
   if (options.on_plan) options.on_plan(notes);
 

@@ -177,7 +177,7 @@ Status Choose(const LayoutMessage& message, const Config& job, const PlanBasis& 
               ModeExpansion* mode, std::string* reason) {
   if (!mode->open && mode->schedule != kScheduleAuto) return Status::Ok();
   const auto servers = static_cast<std::uint32_t>(job.servers.addresses.size());
-  WayQuestion question = OnOneMachine(workers, servers);
+  WayQuestion question = OnOneMachine(mode->node_stages ? basis.nodes : workers, servers);
   if (basis.placement.has_value()) {
     question.one_machine = false;
     question.placement = *basis.placement;
@@ -225,10 +225,10 @@ std::string Show(std::span<const Share> shares) {
 }
 
 // Sets owner_list, alike for all stages, and appends each one's slabs' owners.
-void AssignStages(const Travel& travel, const ModeExpansion& mode, std::uint32_t servers, std::uint32_t workers,
+void AssignStages(const Travel& travel, const ModeExpansion& mode, std::uint32_t servers, std::uint32_t positions,
                   const PlanBasis& basis, LayoutMessage* message, PlanNotes* notes) {
   const bool schedule = mode.exchange == ExchangeKind::kSchedule;
-  std::vector<Share> shares = EqualShares(schedule ? OwnerSet::kWorkers : OwnersOf(mode), servers, workers);
+  std::vector<Share> shares = EqualShares(schedule ? OwnerSet::kWorkers : OwnersOf(mode), servers, positions);
   if (!schedule && basis.placement.has_value()) {
     ShareTable table = SolveShares(*basis.placement, OwnersOf(mode), travel.bytes.back());
     shares = std::move(table.shares);
@@ -239,7 +239,7 @@ void AssignStages(const Travel& travel, const ModeExpansion& mode, std::uint32_t
   for (const WireLayout& stage : travel.stages) {
     if (!stage.renumbered) continue;
     const std::vector<std::uint16_t> owners =
-        schedule ? AssignRoundRobin(stage.layout, workers) : AssignOwners(stage.layout, shares);
+        schedule ? AssignRoundRobin(stage.layout, positions) : AssignOwners(stage.layout, shares);
     message->owners.insert(message->owners.end(), owners.begin(), owners.end());
   }
 }
@@ -296,7 +296,8 @@ Result<LayoutMessage> PlanGroup(std::span<const DeclareMessage> declarations, co
   message.schedule = mode.schedule;
   told.group = message.name;
   told.exchange = DescribeExpansion(mode);
-  AssignStages(travel, mode, static_cast<std::uint32_t>(job.servers.addresses.size()), workers, basis, &message, &told);
+  AssignStages(travel, mode, static_cast<std::uint32_t>(job.servers.addresses.size()),
+               mode.node_stages ? basis.nodes : workers, basis, &message, &told);
   if (EncodeControl(message).size() > kMaxControlBytes) {
     return InvalidArgument("group " + first.group + " has " + std::to_string(message.tensors.size()) +
                            " tensors, too many for one layout message of 1 MiB; declare it as several groups");

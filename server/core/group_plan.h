@@ -17,7 +17,9 @@ namespace tally {
 // What a plan rests on besides job and declarations.
 struct PlanBasis {
   AutoCodecs auto_codecs;              // what compression.codec = auto stands for in this job
-  std::optional<Placement> placement;  // none: the job stays on one machine, shares are equal
+  std::optional<Placement> placement;  // none: the job stays on one machine, shares are equal. With node stages its
+                                       // workers are nodes
+  std::uint32_t nodes = 1;             // that the workers are on
 };
 
 // What was decided, for the log.

@@ -8,22 +8,19 @@
 namespace tally {
 
 Result<ModeExpansion> ExpandMode(const Config& config) {
-  const Mode mode = config.aggregation.mode;
-  const std::string name = ModeName(mode);
-  if (mode == Mode::kHierarchical) {
-    return Unsupported("aggregation.mode = " + name + " is not in this version; valid are ps, ring, hybrid, auto");
-  }
-  if (config.aggregation.local == LocalStages::kOn) {
-    return Unsupported("aggregation.local = on is not in this version; valid are auto, off");
-  }
+  const bool hierarchical = config.aggregation.mode == Mode::kHierarchical;
+  const Mode mode = hierarchical ? config.aggregation.between : config.aggregation.mode;
+  const std::string name = ModeName(config.aggregation.mode);
   const bool needs_servers = mode == Mode::kPs || mode == Mode::kHybrid;
   if (needs_servers && config.servers.addresses.empty()) {
-    return InvalidArgument("aggregation.mode = " + name +
+    return InvalidArgument("aggregation.mode = " + name + (hierarchical ? " with aggregation.between = ps" : "") +
                            " needs servers: set servers.addresses, or take mode ring or auto, which work without");
   }
   TALLY_ASSIGN_OR_RETURN(const CodecTraits codec, TraitsOfCodec(config.compression.codec, config.compression));
 
   ModeExpansion expansion;
+  expansion.node_stages = config.aggregation.local == LocalStages::kOn ||
+                          (hierarchical && config.aggregation.local == LocalStages::kAuto);
   expansion.server_shares = needs_servers || (mode == Mode::kAuto && !config.servers.addresses.empty());
   expansion.worker_shares = mode != Mode::kPs;
   if (mode == Mode::kRing && codec.linear) {
@@ -49,6 +46,11 @@ Result<ModeExpansion> ExpandMode(const Config& config) {
 }
 
 std::string DescribeExpansion(const ModeExpansion& expansion) {
+  if (expansion.node_stages) {
+    ModeExpansion between = expansion;
+    between.node_stages = false;
+    return "node stages around " + DescribeExpansion(between);
+  }
   const std::string schedule =
       expansion.schedule == kScheduleAuto ? "the cheapest schedule" : "schedule " + expansion.schedule;
   if (expansion.exchange == ExchangeKind::kSchedule) return schedule;

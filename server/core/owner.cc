@@ -36,6 +36,8 @@ struct Held {
   std::uint32_t next = kNowhere;
 };
 
+constexpr double kMaxWeight = 65536.0 * static_cast<double>(std::numeric_limits<float>::max());
+
 constexpr std::uint8_t kNoVersion = 0xFF;
 
 // A slab in the open step.
@@ -236,9 +238,9 @@ Status Owner::Impl::ValidateHeader(const FrameHeader& header) const {
   if (!header.contributors.empty()) {
     return WrongPush("contributors", "none in a push", Number(header.contributors.size()));
   }
-  if (!(header.weight >= 0 && header.weight <= static_cast<double>(std::numeric_limits<float>::max())) ||
-      static_cast<double>(static_cast<float>(header.weight)) != header.weight) {
-    return WrongPush("weight", "an fp32 number from 0", std::to_string(header.weight));
+  // A worker's is an fp32 number; a node's is the sum of several, in double.
+  if (!(header.weight >= 0 && header.weight <= kMaxWeight)) {
+    return WrongPush("weight", "a number from 0 to " + std::to_string(kMaxWeight), std::to_string(header.weight));
   }
   return Status::Ok();
 }

@@ -25,7 +25,7 @@ OwnerHost::OwnerHost(Options options, BufferPool* pool) : options_(std::move(opt
 OwnerHost::Stage OwnerHost::Gather(std::shared_ptr<const GroupTables> tables, bool error_feedback) const {
   Stage stage;
   for (std::uint32_t u = 0; u < tables->owners.size(); ++u) {
-    if (tables->owner(u) != options_.self) continue;
+    if (tables->owner(u) != options_.self || (options_.carries && !options_.carries(u))) continue;
     stage.slabs.push_back(u);
     const std::uint64_t dense = tables->layout.slabs[u].elements * sizeof(float);
     stage.dense_bytes += dense;

@@ -24,7 +24,10 @@ class OwnerHost {
     OwnerRef self;
     std::uint64_t job_hash = 0;
     std::uint64_t incarnation = 0;
-    std::uint32_t workers = 1;
+    std::uint32_t workers = 1;               // contributors: with node stages as many as there are nodes
+    // Whether this member carries the slab, where the owner of the table is a node and several members stand for it.
+    // Unset: it owns what the table says.
+    std::function<bool(std::uint32_t slab)> carries;
     std::uint64_t memory_cap_bytes = 0;  // 0 = none
     // Sends a reply to a remote position; `slab` picks among several links.
     std::function<void(Position, std::uint32_t slab, const FrameHeader&, std::span<const std::byte>, BufferRef)> send;

@@ -17,10 +17,11 @@ struct Way {
   std::uint32_t servers;
   std::vector<std::string> settings;
   bool ring_order = true;  // adds as a ring does
+  std::uint32_t nodes = 0;
   bool own_nics = false;   // each worker has a NIC, rank 1's of a third of the speed; the servers share one
 
   ClusterOptions Options(std::uint32_t workers) const {
-    ClusterOptions options{workers, servers, settings, {}};
+    ClusterOptions options{workers, servers, settings, {}, nodes};
     if (own_nics) {
       options.rank_settings = [](std::uint32_t rank) {
         return std::vector<std::string>{"topology.node=node" + std::to_string(rank),
@@ -54,11 +55,21 @@ const std::vector<Way>& Ways() {
       {"auto_servers", 2, {"aggregation.mode=auto"}},
       {"schedule_auto", 0, {"aggregation.mode=ring", "aggregation.schedule=auto"}},
       {"hybrid_many_servers", 9, {"aggregation.mode=hybrid"}},
-      {"hybrid_solved", 2, {"aggregation.mode=hybrid", "topology.nic_rate=1gbit"}, true, true},
-      {"ps_solved", 3, {"aggregation.mode=ps", "topology.nic_rate=1gbit"}, true, true},
-      {"auto_solved", 2, {"aggregation.mode=auto", "topology.nic_rate=1gbit"}, true, true},
+      {"hybrid_solved", 2, {"aggregation.mode=hybrid", "topology.nic_rate=1gbit"}, true, 0, true},
+      {"ps_solved", 3, {"aggregation.mode=ps", "topology.nic_rate=1gbit"}, true, 0, true},
+      {"auto_solved", 2, {"aggregation.mode=auto", "topology.nic_rate=1gbit"}, true, 0, true},
       {"auto_int8", 2, {"aggregation.mode=auto", "topology.nic_rate=1gbit", "compression.codec=int8",
-                        "compression.exclude=*"}, true, true},
+                        "compression.exclude=*"}, true, 0, true},
+      {"node", 0, {"aggregation.mode=hierarchical"}, false},
+      {"node_frames", 0, {"aggregation.mode=hierarchical", "link.shm=false"}, false},
+      {"node_tight", 0, {"aggregation.mode=hierarchical", "link.shm=false", "link.frame=64KiB", "link.credit=64KiB"}, false},
+      {"nodes_ring", 0, {"aggregation.mode=hierarchical"}, false, 2},
+      {"nodes_ring_frames", 0, {"aggregation.mode=hierarchical", "link.shm=false"}, false, 2},
+      {"nodes_tree", 0, {"aggregation.mode=hierarchical", "aggregation.schedule=tree"}, false, 3},
+      {"nodes_direct", 0, {"aggregation.mode=hierarchical", "compression.codec=int8", "compression.exclude=*"}, false, 3},
+      {"nodes_ps", 2, {"aggregation.mode=hierarchical", "link.connections=2"}, false, 2},
+      {"nodes_hybrid", 1, {"aggregation.mode=hybrid", "aggregation.local=on"}, false, 3},
+      {"nodes_zmq", 1, {"aggregation.mode=ps", "aggregation.local=on", "link.transport=zmq", "link.shm=false"}, false, 2},
   };
   return ways;
 }

@@ -18,6 +18,9 @@ ClusterOptions Options(std::uint32_t workers, std::uint32_t servers, std::vector
   options.workers = workers;
   options.servers = servers;
   options.settings = std::move(settings);
+  for (const std::string& setting : options.settings) {
+    if (setting == "aggregation.mode=hierarchical") options.nodes = 2;
+  }
   return options;
 }
 
@@ -237,7 +240,7 @@ TEST_P(Modes, TheCallersFloatingPointModeDoesNotReachTheSums) {
 }
 #endif
 
-INSTANTIATE_TEST_SUITE_P(All, Modes, testing::Values("ring", "ps", "hybrid"));
+INSTANTIATE_TEST_SUITE_P(All, Modes, testing::Values("ring", "ps", "hybrid", "hierarchical"));
 
 struct LawCase {
   const char* mode;
@@ -342,7 +345,8 @@ TEST_P(Law, NothingIsLostOverRealSockets) {
 std::vector<LawCase> LawCases() {
   std::vector<LawCase> cases = {{"ps", "none"}, {"ps", "int8_shared", {"compression.start_step=0"}}};
   for (const char* codec : {"fp16", "bf16", "int8", "int8_shared", "int4", "onebit", "topk", "randomk", "powersgd"}) {
-    for (const char* mode : {"ps", "ring", "hybrid"}) cases.push_back({mode, codec});
+    for (const char* mode : {"ps", "ring", "hybrid", "hierarchical"}) cases.push_back({mode, codec});
+    cases.push_back({"hierarchical", codec, {"aggregation.between=ring"}});
   }
   for (const char* mode : {"ps", "hybrid"}) {
     // Two changes of the ratio, the first in a step that is skipped.

@@ -21,6 +21,7 @@ struct ClusterOptions {
   std::uint32_t servers = 0;
   std::vector<std::string> settings;  // "section.key=value", for everybody
   std::function<std::vector<std::string>(std::uint32_t rank)> rank_settings;  // further ones, per worker
+  std::uint32_t nodes = 0;            // of the workers, rank r on node r mod this; 0: as this machine is
 };
 
 // A job of a table of tests.
@@ -29,8 +30,9 @@ struct JobSetting {
   std::uint32_t servers = 0;
   std::vector<std::string> settings = {};
   bool exact = true;  // every number is exact in fp32
+  std::uint32_t nodes = 0;
 
-  ClusterOptions Options(std::uint32_t workers) const { return {workers, servers, settings, {}}; }
+  ClusterOptions Options(std::uint32_t workers) const { return {workers, servers, settings, {}, nodes}; }
 };
 void PrintTo(const JobSetting& setting, std::ostream* out);
 

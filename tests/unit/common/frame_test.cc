@@ -27,6 +27,7 @@ FrameHeader Sample(std::uint32_t slabs = 3) {
   header.codec_version = 1;
   header.flags = kFlagPreviousCommitted | kFlagKeep;
   header.weight = 2.5;
+  header.factor = 0.375F;
   for (std::uint32_t i = 0; i < slabs; ++i) header.slabs.push_back(10 + 3 * i);
   header.contributors = {0, 1, 3};
   header.collective = {65537, DType::kBFloat16, ReduceOp::kMean, 7};
@@ -114,13 +115,15 @@ TEST(FrameHeader, RefusesFieldsOutOfRange) {
     EXPECT_EQ(status.kind(), StatusKind::kCorrupt) << field;
     EXPECT_NE(status.text().find(field), std::string::npos) << status.text();
   };
-  expect_refused([](FrameHeader& h) { h.kind = static_cast<FrameKind>(8); }, "kind");
+  expect_refused([](FrameHeader& h) { h.kind = static_cast<FrameKind>(10); }, "kind");
   expect_refused([](FrameHeader& h) { h.kind = static_cast<FrameKind>(255); }, "kind");
   expect_refused([](FrameHeader& h) { h.role = static_cast<Role>(2); }, "role");
-  expect_refused([](FrameHeader& h) { h.flags = 16; }, "flags");
+  expect_refused([](FrameHeader& h) { h.flags = 64; }, "flags");
   expect_refused([](FrameHeader& h) { h.weight = -1; }, "weight");
   expect_refused([](FrameHeader& h) { h.weight = std::numeric_limits<double>::quiet_NaN(); }, "weight");
   expect_refused([](FrameHeader& h) { h.weight = std::numeric_limits<double>::infinity(); }, "weight");
+  expect_refused([](FrameHeader& h) { h.factor = std::numeric_limits<float>::infinity(); }, "factor");
+  expect_refused([](FrameHeader& h) { h.factor = std::numeric_limits<float>::quiet_NaN(); }, "factor");
   expect_refused([](FrameHeader& h) { h.slabs = {4, 4}; }, "slab");
   expect_refused([](FrameHeader& h) { h.slabs = {4, 3}; }, "slab");
   expect_refused([](FrameHeader& h) { h.payload_bytes = kMaxPayloadBytes + 1; }, "payload");

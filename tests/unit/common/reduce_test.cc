@@ -72,6 +72,65 @@ TEST_P(ReduceOnTarget, GivesTheBitsOfAScalarLoop) {
   }
 }
 
+TEST_P(ReduceOnTarget, SumsOfTermsAreThoseOfAScalarLoopFromLeftToRight) {
+  for (const std::size_t n : kSizes) {
+    for (const std::size_t count : {1U, 2U, 3U, 7U}) {
+      for (const bool scaled : {false, true}) {
+        for (const float divisor : {1.0F, 3.7F}) {
+          std::vector<std::vector<float>> values;
+          std::vector<Term> terms;
+          for (std::size_t t = 0; t < count; ++t) {
+            values.push_back(Finite(n, 3 + t));
+            for (float& v : values.back()) v *= 0x1p-8F;  // sums stay finite
+            terms.push_back({values.back().data(), scaled ? 0.3F + static_cast<float>(t) : 1.0F});
+          }
+          std::vector<float> expected(n);
+          for (std::size_t i = 0; i < n; ++i) {
+            float sum = terms[0].factor * values[0][i];
+            for (std::size_t t = 1; t < count; ++t) {
+              const float next = terms[t].factor * values[t][i];
+              sum = sum + next;
+            }
+            expected[i] = sum / divisor;
+          }
+          for (const bool stream : {false, true}) {
+            for (const std::size_t shift : {0U, 1U}) {
+              std::vector<float> memory(n + 34, 77.0F);
+              const auto aligned = (64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64) % 64 / sizeof(float);
+              float* out = memory.data() + aligned + shift;
+              EXPECT_TRUE(SumTerms(out, terms, divisor, n, stream));
+              ExpectSameBits(expected, out);
+              EXPECT_EQ(out[n], 77.0F);
+            }
+          }
+          std::vector<float> in_place = values.back();
+          terms.back().values = in_place.data();
+          EXPECT_TRUE(SumTerms(in_place.data(), terms, divisor, n, false));
+          ExpectSameBits(expected, in_place.data());
+        }
+      }
+    }
+  }
+}
+
+TEST_P(ReduceOnTarget, SumsOfTermsTellWhatIsNotFinite) {
+  for (const std::size_t n : {std::size_t{1}, std::size_t{97}, std::size_t{4097}}) {
+    const std::vector<float> ones(n, 1.0F), most(n, std::numeric_limits<float>::max());
+    std::vector<float> out(n);
+    for (const float bad : {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+                            std::numeric_limits<float>::quiet_NaN()}) {
+      for (const std::size_t at : {std::size_t{0}, n / 2, n - 1}) {
+        std::vector<float> spoilt = ones;
+        spoilt[at] = bad;
+        const Term terms[] = {{ones.data(), 1}, {spoilt.data(), 1}};
+        EXPECT_FALSE(SumTerms(out.data(), terms, 2, n, false)) << n << " at " << at;
+      }
+    }
+    const Term too_much[] = {{most.data(), 1}, {most.data(), 1}};
+    EXPECT_FALSE(SumTerms(out.data(), too_much, 2, n, true));
+  }
+}
+
 TEST_P(ReduceOnTarget, WorksInPlace) {
   std::vector<float> a = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 3};
   const std::vector<float> before = a;

@@ -1,0 +1,39 @@
+#include "common/schedule/nodes.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <string>
+
+namespace tally {
+
+Nodes::Nodes(std::span<const Member> members) {
+  std::vector<const Member*> workers;
+  for (const Member& member : members) {
+    if (member.role == Role::kWorker) workers.push_back(&member);
+  }
+  std::ranges::sort(workers, {}, [](const Member* m) { return m->position; });
+  node_of_.resize(workers.size());
+  local_rank_.resize(workers.size());
+  std::map<std::string, std::uint32_t> known;
+  for (std::uint32_t p = 0; p < workers.size(); ++p) {
+    std::uint32_t node = count();
+    if (!workers[p]->node.empty()) node = known.try_emplace(workers[p]->node, node).first->second;
+    if (node == count()) nodes_.emplace_back();
+    node_of_[p] = node;
+    local_rank_[p] = static_cast<std::uint32_t>(nodes_[node].size());
+    nodes_[node].push_back(Position(p));
+  }
+  constexpr std::uint64_t kMaxLanes = 1u << 20;
+  std::uint64_t lanes = 1;
+  for (const auto& node : nodes_) {
+    lanes = std::lcm(lanes, static_cast<std::uint64_t>(node.size()));
+    if (lanes > kMaxLanes) {
+      lanes_ = 0;
+      return;
+    }
+  }
+  lanes_ = static_cast<std::uint32_t>(lanes);
+}
+
+}  // namespace tally

@@ -1,0 +1,43 @@
+// Nodes: which positions share a machine, and which of a node's positions carries a slab between nodes. Pure; equal on
+// every member because it is made from the published epoch alone.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/control.h"
+#include "common/units.h"
+
+namespace tally {
+
+class Nodes {
+ public:
+  // Nodes are numbered by their first position, positions rise within a node. A worker without a node key is alone.
+  explicit Nodes(std::span<const Member> members);
+  Nodes() = default;
+
+  std::uint32_t count() const { return static_cast<std::uint32_t>(nodes_.size()); }
+  std::span<const Position> positions(std::uint32_t node) const { return nodes_[node]; }
+  std::uint32_t node_of(Position position) const { return node_of_[position.value]; }
+  // Place among the positions of its node.
+  std::uint32_t local_rank(Position position) const { return local_rank_[position.value]; }
+
+  // Slab u of node m is carried by local rank (u div M) mod L_m, M nodes, L_m positions on node m: with the slabs of any
+  // one owner (u mod M) every local rank has work.
+  Position carrier(std::uint32_t slab, std::uint32_t node) const {
+    const std::vector<Position>& local = nodes_[node];
+    return local[slab / count() % local.size()];
+  }
+  // Slabs of the same lane have the same carrier on every node. 0 where lanes are too many to number: each slab is then
+  // its own.
+  std::uint32_t lanes() const { return lanes_; }
+  std::uint32_t lane(std::uint32_t slab) const { return lanes_ == 0 ? slab : slab / count() % lanes_; }
+
+ private:
+  std::vector<std::vector<Position>> nodes_;
+  std::vector<std::uint32_t> node_of_, local_rank_;
+  std::uint32_t lanes_ = 1;  // least common multiple of all L_m
+};
+
+}  // namespace tally
