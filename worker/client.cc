@@ -198,6 +198,17 @@ tally::Result<Group*> Client::DeclareGroup(std::span<const TensorSpec> tensors, 
 
 Status Client::AllReduce(std::span<float> data, ReduceOp op) { return engine_->AllReduce(data, op); }
 
+Status Client::AllReduce(Buffer& buffer, ReduceOp op) { return engine_->AllReduce(buffer.group_, op); }
+
+tally::Result<Buffer*> Client::MakeBuffer(std::size_t elements) {
+  auto buffer = std::make_unique<Buffer>();
+  TALLY_ASSIGN_OR_RETURN(buffer->group_, engine_->MakeBuffer(elements));
+  buffer->input_ = buffer->group_->arena_input(0);
+  buffer->output_ = {buffer->group_->result(0), elements};
+  buffers_.push_back(std::move(buffer));
+  return buffers_.back().get();
+}
+
 Status Client::Barrier() {
   float one = 1;
   return AllReduce(std::span(&one, 1), ReduceOp::kSum);

@@ -159,6 +159,21 @@ class Group {
   StepId step_;
 };
 
+// Memory for standalone all-reduces that need no copy, made by Client::MakeBuffer; lives as long as its Client.
+class Buffer {
+ public:
+  // Written by the caller between calls (zero at first); a call leaves it as it is.
+  std::span<float> input() const { return input_; }
+  // What the last call gave, until the next one.
+  std::span<const float> output() const { return output_; }
+
+ private:
+  friend class Client;
+  GroupRuntime* group_ = nullptr;
+  std::span<float> input_;
+  std::span<const float> output_;
+};
+
 class Client {
  public:
   // Joins the job that `config` describes and waits until every member is there (at most membership.join_timeout;
@@ -182,6 +197,11 @@ class Client {
   // A standalone all-reduce of n fp32 numbers, in place, without step, feedback or compression. All ranks call it in
   // the same order with equal n and op (else kMismatch on every rank, naming both). On failure `data` is undefined.
   Status AllReduce(std::span<float> data, ReduceOp op = ReduceOp::kSum);
+  // The same from a buffer's input to its output. With node stages (mode hierarchical) the processes of a node read the
+  // inputs and write the output where they lie.
+  Status AllReduce(Buffer& buffer, ReduceOp op = ReduceOp::kSum);
+  // All ranks in the same order, between the same calls, equal n. Errors: kUnavailable (memory), kMismatch.
+  tally::Result<Buffer*> MakeBuffer(std::size_t elements);
   // Returns when every rank has called it.
   Status Barrier();
 
@@ -194,6 +214,7 @@ class Client {
   Client();
   std::unique_ptr<Engine> engine_;
   std::vector<std::unique_ptr<Group>> groups_;
+  std::vector<std::unique_ptr<Buffer>> buffers_;
 };
 
 }  // namespace tally

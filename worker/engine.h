@@ -45,6 +45,8 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   Result<SavedState> Save(GroupRuntime* group);
   Status Restore(GroupRuntime* group, SavedState state);
   Status AllReduce(std::span<float> data, ReduceOp op);
+  Result<GroupRuntime*> MakeBuffer(std::size_t elements);
+  Status AllReduce(GroupRuntime* buffer, ReduceOp op);
   Status Leave();
   ClientStats Stats();
   Status failure() const;
@@ -109,6 +111,8 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   // `what`: for the log and errors, asked for only when the wait is long.
   Status Wait(Completion& completion, const std::function<std::string()>& what, GroupRuntime* group);
   Result<GroupRuntime*> CollectiveGroup(const CollectiveShape& shape);
+  Result<GroupRuntime*> DeclareCollective(const char* kind, std::uint64_t elements);
+  Status RunCollective(GroupRuntime* group, const CollectiveShape& shape, std::span<float> data);
   void NoteCall(Position rank, const CollectiveShape& shape);
   std::string Ask(std::function<std::string()> question);
   void Post(std::function<void()> task);
@@ -164,7 +168,7 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
 
   CollectiveCalls calls_;
   std::map<std::pair<std::uint64_t, int>, GroupRuntime*> collectives_;  // by element count and op; caller side
-  std::uint64_t last_call_ = 0;                                         // caller side
+  std::uint64_t last_call_ = 0, collective_groups_ = 0;                 // caller side
   std::uint64_t committed_ = 0, skipped_ = 0;
   bool told_saturated_ = false, told_loss_scale_ = false, told_unshared_ = false;
 };

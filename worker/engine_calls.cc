@@ -153,10 +153,19 @@ Status Engine::AllReduce(std::span<float> data, ReduceOp op) {
   if (failed_) return failure();
   const CollectiveShape shape{data.size(), DType::kFloat32, op, ++last_call_};
   TALLY_ASSIGN_OR_RETURN(GroupRuntime * group, CollectiveGroup(shape));
+  return RunCollective(group, shape, data);
+}
+
+Status Engine::AllReduce(GroupRuntime* buffer, ReduceOp op) {
+  if (failed_) return failure();
+  return RunCollective(buffer, {buffer->arena_input(0).size(), DType::kFloat32, op, ++last_call_}, {});
+}
+
+Status Engine::RunCollective(GroupRuntime* group, const CollectiveShape& shape, std::span<float> data) {
   StepEnding& ending = group->ending;
   ending.completion.Reset();
   ending.weight = {};
-  if (op == ReduceOp::kSum && rank().value != 0) ending.weight.declared = 0;
+  if (shape.op == ReduceOp::kSum && rank().value != 0) ending.weight.declared = 0;
   ending.data = data;
   ending.collective = shape;
   Post([this, group] {
@@ -178,11 +187,22 @@ Result<GroupRuntime*> Engine::CollectiveGroup(const CollectiveShape& shape) {
   Post([this, shape] {
     if (!failed_) NoteCall(Position(links_->self().index), shape);
   });
-  GroupOptions options;
-  options.name = std::string(kCollectivePrefix) + std::to_string(collectives_.size());
-  const TensorSpec tensor{shape.op == ReduceOp::kSum ? "sum" : "mean", ElementCount(shape.elements), shape.dtype};
-  TALLY_ASSIGN_OR_RETURN(group, Declare(std::span(&tensor, 1), options));
+  TALLY_ASSIGN_OR_RETURN(group, DeclareCollective(shape.op == ReduceOp::kSum ? "sum" : "mean", shape.elements));
   return group;
+}
+
+Result<GroupRuntime*> Engine::MakeBuffer(std::size_t elements) {
+  if (failed_) return failure();
+  TALLY_ASSIGN_OR_RETURN(GroupRuntime * group, DeclareCollective("buffer", elements));
+  TALLY_RETURN_IF_ERROR(group->MakeMemory());
+  return group;
+}
+
+Result<GroupRuntime*> Engine::DeclareCollective(const char* kind, std::uint64_t elements) {
+  GroupOptions options;
+  options.name = std::string(kCollectivePrefix) + std::to_string(++collective_groups_);
+  const TensorSpec tensor{kind, ElementCount(elements), DType::kFloat32};
+  return Declare(std::span(&tensor, 1), options);
 }
 
 void Engine::NoteCall(Position rank, const CollectiveShape& shape) {
@@ -265,8 +285,11 @@ std::string Engine::Expanded(const ModeExpansion& expansion) const {
   const Config& c = loaded_.config;
   const std::string on_servers = std::to_string(servers_) + " servers over " + c.servers.transport;
   const std::string on_workers = std::to_string(workers_) + " workers over " + c.link.transport;
-  if (expansion.exchange == ExchangeKind::kSchedule) return "schedule " + expansion.schedule + " over " + c.link.transport;
-  return "owners on " + (!expansion.worker_shares   ? on_servers
+  const std::string stages = node_stages_ ? "node stages around " : "";
+  if (expansion.exchange == ExchangeKind::kSchedule) {
+    return stages + "schedule " + expansion.schedule + " over " + c.link.transport;
+  }
+  return stages + "owners on " + (!expansion.worker_shares   ? on_servers
                          : !expansion.server_shares ? on_workers
                                                     : on_servers + " and " + on_workers);
 }

@@ -145,16 +145,7 @@ Result<std::unique_ptr<GroupRuntime>> GroupRuntime::Make(const Options& options,
   group->inputs16.resize(layout.tensors.size());
   group->own_input16_.resize(layout.tensors.size());
   group->output16_.resize(layout.tensors.size());
-  if (options.collective && options.nodes == nullptr) return group;
-  std::uint64_t bytes = 0;
-  for (std::uint32_t t = 0; t < layout.tensors.size(); ++t) {
-    group->arena_offset_.push_back(bytes);
-    bytes += (group->elements(t) * sizeof(float) + 63) / 64 * 64;
-  }
-  TALLY_ASSIGN_OR_RETURN(group->input_arena_, Arena::Make("tally-input", bytes));
-  if (options.nodes == nullptr || options.nodes->local_rank(options.exchange.self) == 0) {
-    TALLY_ASSIGN_OR_RETURN(group->output_arena_, Arena::Make("tally-output", bytes));
-  }
+  if (!options.collective || options.nodes != nullptr) TALLY_RETURN_IF_ERROR(group->MakeMemory());
   if (options.collective) return group;
   for (std::uint32_t t = 0; t < layout.tensors.size(); ++t) {
     group->inputs[t] = group->arena_input(t).data();
@@ -164,8 +155,22 @@ Result<std::unique_ptr<GroupRuntime>> GroupRuntime::Make(const Options& options,
     group->output16_[t].resize(group->elements(t));
     group->inputs16[t] = group->own_input16_[t].data();
   }
-  if (options.nodes == nullptr) TALLY_RETURN_IF_ERROR(group->PlaceResults());
   return group;
+}
+
+Status GroupRuntime::MakeMemory() {
+  if (!arena_offset_.empty()) return Status::Ok();
+  std::uint64_t bytes = 0;
+  for (std::uint32_t t = 0; t < inputs.size(); ++t) {
+    arena_offset_.push_back(bytes);
+    bytes += (elements(t) * sizeof(float) + 63) / 64 * 64;
+  }
+  TALLY_ASSIGN_OR_RETURN(input_arena_, Arena::Make("tally-input", bytes));
+  if (options_.nodes == nullptr) return PlaceResults();
+  // Otherwise the node's first position makes the results' memory, and the others map it.
+  if (options_.nodes->local_rank(options_.exchange.self) != 0) return Status::Ok();
+  TALLY_ASSIGN_OR_RETURN(output_arena_, Arena::Make("tally-output", bytes));
+  return Status::Ok();
 }
 
 void GroupRuntime::ShareWithNode(std::unique_ptr<NodeShare> share, Nanos deadline,
@@ -207,6 +212,10 @@ Status GroupRuntime::PlaceResults() {
     place += (elements(part.tensor) * sizeof(float) + 63) / 64 * 64;
   }
   return Status::Ok();
+}
+
+const float* GroupRuntime::result(std::uint32_t layout_tensor) const {
+  return reinterpret_cast<const float*>(places_.results + arena_offset_[layout_tensor]);
 }
 
 std::span<float> GroupRuntime::arena_input(std::uint32_t layout_tensor) {
@@ -392,7 +401,12 @@ void GroupRuntime::EndStep() {
 }
 
 void GroupRuntime::RunCollective() {
-  inputs[0] = outputs[0] = ending.data.data();
+  if (ending.data.empty() && places_.results != nullptr) {
+    inputs[0] = arena_input(0).data();
+    outputs[0] = reinterpret_cast<float*>(places_.results);
+  } else {
+    inputs[0] = outputs[0] = ending.data.data();
+  }
   collective_ = ending.collective;
   awaited_ = true;
   Open(ending.weight);

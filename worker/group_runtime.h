@@ -80,6 +80,9 @@ class GroupRuntime final : public ExchangeEnvironment {
   std::vector<std::uint8_t> kept;   // per tensor of the layout: zeros in this step, and its residual stays
   float learning_rate = 0;          // of the step; 0: unknown
   std::span<float> arena_input(std::uint32_t layout_tensor);
+  const float* result(std::uint32_t layout_tensor) const;  // where means are made
+  // Of a collective that is to run from arena_input to result. No effect if they are there. Errors: kUnavailable.
+  Status MakeMemory();
   // Of tensors of 16 bits, else empty.
   std::span<std::uint16_t> own_input16(std::uint32_t layout_tensor) { return own_input16_[layout_tensor]; }
   std::span<const std::uint16_t> output16(std::uint32_t layout_tensor) const { return output16_[layout_tensor]; }
@@ -92,8 +95,8 @@ class GroupRuntime final : public ExchangeEnvironment {
   void Submit(std::uint32_t bucket);
   // Nothing more comes in this step: `ending` completes with its end and then holds the result.
   void EndStep();
-  // A standalone all-reduce of `ending.data`, in place. `ending` completes when the results are in and the memory is the
-  // caller's again.
+  // A standalone all-reduce of `ending.data`, in place, or from arena_input to result if that is empty. `ending` completes
+  // when the results are in and the memory is the caller's again.
   void RunCollective();
   void OnFrame(Frame& frame);
   void OnVerdict(const VerdictMessage& verdict);

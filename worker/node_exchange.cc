@@ -62,6 +62,12 @@ std::uint64_t NodeExchange::Offset(std::uint32_t u) const {
   return places_->tensor_offset[slab.tensor] + slab.offset * sizeof(float);
 }
 
+bool NodeExchange::Streams(std::uint32_t bucket) const {
+  std::uint64_t bytes = 0;
+  for (const std::uint32_t t : tables_->layout.buckets[bucket]) bytes += tables_->layout.tensors[t].elements.value * sizeof(float);
+  return bytes >= kStreamBytes;
+}
+
 std::uint32_t NodeExchange::CarrierOf(std::uint32_t u) const {
   const Nodes& nodes = *places_->nodes;
   return nodes.local_rank(nodes.carrier(u, nodes.node_of(options_.self)));
@@ -166,7 +172,7 @@ Status NodeExchange::PushTo(std::uint32_t local, std::uint32_t bucket) {
       // A caller's own memory is copied to where the others can read it.
       auto* place = reinterpret_cast<float*>(places_->inputs + Offset(u));
       const float* input = environment_->Input(u);
-      if (input != place) std::memcpy(place, input, SlabOf(u).elements * sizeof(float));
+      if (input != place) Copy(place, input, SlabOf(u).elements, Streams(bucket));
     }
     run_.push_back(u);
   }
@@ -235,8 +241,7 @@ void NodeExchange::Sum(std::uint32_t carried) {
   const Slab& slab = SlabOf(u);
   for (std::uint32_t local = 0; local < size(); ++local) terms_[local] = PartOf(carried, local).term;
   const auto weight = static_cast<float>(TotalWeight());
-  const bool stream = tables_->layout.bucket_slabs[slab.bucket].size() * std::uint64_t{slab.elements} * sizeof(float) >=
-                      kStreamBytes;
+  const bool stream = Streams(slab.bucket);
   if (between_ != nullptr) {
     (void)SumTerms(Place(u), terms_, 1, slab.elements, false);
   } else if (weight == 0) {
@@ -320,7 +325,7 @@ void NodeExchange::Deliver(std::uint32_t u, Delivered delivered) {
   done_[u] = true;
   if (push_of_slab_[u] != kNotHere) outstanding_ -= SlabOf(u).elements * sizeof(float);
   float* out = environment_->Output(u);
-  if (out != Place(u)) std::memcpy(out, Place(u), SlabOf(u).elements * sizeof(float));
+  if (out != Place(u)) Copy(out, Place(u), SlabOf(u).elements, Streams(SlabOf(u).bucket));
   environment_->SlabDone(u, delivered);
 }
 

@@ -43,6 +43,37 @@ void Divide(float* out, const float* a, float w, std::size_t n) {
                  HWY_ATTR { hn::StoreU(hn::Div(hn::LoadU(d, a + i), hn::Set(d, w)), d, out + i); });
 }
 
+template <bool kStream>
+HWY_INLINE void CopyAs(float* out, const float* a, std::size_t n) {
+  const Floats d;
+  const std::size_t lanes = hn::Lanes(d);
+  std::size_t i = 0;
+  const auto put = [=](auto tag, auto value, std::size_t at) HWY_ATTR {
+    if constexpr (kStream) {
+      hn::Stream(value, tag, out + at);
+    } else {
+      hn::StoreU(value, tag, out + at);
+    }
+  };
+  if constexpr (kStream) {
+    for (; i < n && reinterpret_cast<std::uintptr_t>(out + i) % (lanes * sizeof(float)) != 0; ++i) out[i] = a[i];
+  }
+  for (; i + 4 * lanes <= n; i += 4 * lanes) {
+    const auto v0 = hn::LoadU(d, a + i), v1 = hn::LoadU(d, a + i + lanes);
+    const auto v2 = hn::LoadU(d, a + i + 2 * lanes), v3 = hn::LoadU(d, a + i + 3 * lanes);
+    put(d, v0, i);
+    put(d, v1, i + lanes);
+    put(d, v2, i + 2 * lanes);
+    put(d, v3, i + 3 * lanes);
+  }
+  for (; i < n; ++i) out[i] = a[i];
+  if constexpr (kStream) hwy::FlushStream();
+}
+
+void Copy(float* out, const float* a, std::size_t n, bool stream) {
+  return stream ? CopyAs<true>(out, a, n) : CopyAs<false>(out, a, n);
+}
+
 // Four vectors at a time, so that a term's pointer is read once for all of them.
 template <bool kScaled, bool kDivided, bool kStream>
 HWY_INLINE bool SumTermsAs(float* out, const Term* terms, std::size_t count, float divisor, std::size_t n) {
@@ -140,6 +171,7 @@ namespace tally {
 HWY_EXPORT(Add);
 HWY_EXPORT(Scale);
 HWY_EXPORT(Divide);
+HWY_EXPORT(Copy);
 HWY_EXPORT(SumTerms);
 HWY_EXPORT(AllFinite);
 
@@ -161,6 +193,7 @@ void AddInto(float* a, const std::byte* b, std::size_t n) {
 void Add(float* out, const float* a, const float* b, std::size_t n) { HWY_DYNAMIC_DISPATCH(Add)(out, a, b, n); }
 void Scale(float* out, const float* a, float w, std::size_t n) { HWY_DYNAMIC_DISPATCH(Scale)(out, a, w, n); }
 void Divide(float* out, const float* a, float w, std::size_t n) { HWY_DYNAMIC_DISPATCH(Divide)(out, a, w, n); }
+void Copy(float* out, const float* a, std::size_t n, bool stream) { HWY_DYNAMIC_DISPATCH(Copy)(out, a, n, stream); }
 bool SumTerms(float* out, std::span<const Term> terms, float divisor, std::size_t n, bool stream) {
   return HWY_DYNAMIC_DISPATCH(SumTerms)(out, terms.data(), terms.size(), divisor, n, stream);
 }

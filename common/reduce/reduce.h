@@ -19,6 +19,10 @@ void Add(float* out, const float* a, const float* b, std::size_t n);
 void Scale(float* out, const float* a, float w, std::size_t n);
 // out[i] = a[i] / w  (one IEEE division). out may be a.
 void Divide(float* out, const float* a, float w, std::size_t n);
+// out[i] = a[i], `stream` as below. Where memory is copied by the megabyte this is up to four times as fast as memcpy, which
+// glibc makes of "rep movsb": slow if the two addresses differ by little modulo 4 KiB, as those of an arena and of
+// anything that malloc has mapped do (benchmarks/RESULTS.md).
+void Copy(float* out, const float* a, std::size_t n, bool stream);
 // One of several vectors that are added: each value counts `factor` times, rounded.
 struct Term {
   const float* values = nullptr;

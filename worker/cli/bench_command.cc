@@ -29,6 +29,7 @@ struct BenchOptions {
   std::string sizes = "1KiB,64KiB,1MiB,25MiB";
   std::uint32_t iterations = 20, warmup = 3;
   std::string timeout = "300s";
+  bool arena = false;
 };
 
 // Position- and rank-dependent integers whose sums are exact in fp32 for up to 64 ranks: (rank + 1) * ((7j mod 251) - 125).
@@ -37,12 +38,12 @@ class Pattern {
   Pattern() {
     for (std::size_t j = 0; j < kPeriod; ++j) values_[j] = static_cast<float>(static_cast<int>(7 * j % kPeriod) - 125);
   }
-  void Fill(std::vector<float>& data, std::size_t shift, float factor) const {
+  void Fill(std::span<float> data, std::size_t shift, float factor) const {
     for (std::size_t j = 0, p = shift % kPeriod; j < data.size(); ++j, p = p + 1 == kPeriod ? 0 : p + 1) {
       data[j] = factor * values_[p];
     }
   }
-  std::uint64_t Wrong(const std::vector<float>& data, std::size_t shift, float factor) const {
+  std::uint64_t Wrong(std::span<const float> data, std::size_t shift, float factor) const {
     std::uint64_t wrong = 0;
     for (std::size_t j = 0, p = shift % kPeriod; j < data.size(); ++j, p = p + 1 == kPeriod ? 0 : p + 1) {
       wrong += data[j] != factor * values_[p] ? 1U : 0U;
@@ -73,16 +74,24 @@ struct Measured {
 // One size on one rank. Every rank gets the same result: times and counts travel by all-reduce themselves.
 Result<Measured> Measure(Client& client, std::size_t count, const BenchOptions& options) {
   const std::uint32_t ranks = client.workers(), rank = client.rank().value;
-  std::vector<float> data(count), times(std::size_t{options.iterations} * ranks, 0.0F);
+  std::vector<float> own(options.arena ? 0 : count), times(std::size_t{options.iterations} * ranks, 0.0F);
+  Buffer* buffer = nullptr;
+  std::span<float> in(own);
+  std::span<const float> out(own);
+  if (options.arena) {
+    TALLY_ASSIGN_OR_RETURN(buffer, client.MakeBuffer(count));
+    in = buffer->input();
+    out = buffer->output();
+  }
   const Pattern pattern;
   std::uint64_t wrong = 0;
   double busy = 0;
   for (std::uint32_t i = 0; i < options.warmup + options.iterations; ++i) {
-    pattern.Fill(data, i, static_cast<float>(rank + 1));
+    pattern.Fill(in, i, static_cast<float>(rank + 1));
     TALLY_RETURN_IF_ERROR(client.Barrier());
     const double busy_before = MachineBusySeconds();
     const auto begin = std::chrono::steady_clock::now();
-    TALLY_RETURN_IF_ERROR(client.AllReduce(data));
+    TALLY_RETURN_IF_ERROR(buffer != nullptr ? client.AllReduce(*buffer) : client.AllReduce(own));
     const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begin;
     if (i >= options.warmup) {
       busy += MachineBusySeconds() - busy_before;
@@ -90,7 +99,7 @@ Result<Measured> Measure(Client& client, std::size_t count, const BenchOptions& 
     }
     // Ranks that are done do not check while others are still being timed on the same cores.
     TALLY_RETURN_IF_ERROR(client.Barrier());
-    wrong += pattern.Wrong(data, i, static_cast<float>(ranks * (ranks + 1) / 2));
+    wrong += pattern.Wrong(out, i, static_cast<float>(ranks * (ranks + 1) / 2));
   }
   TALLY_RETURN_IF_ERROR(client.AllReduce(times));
   std::vector<float> totals = {static_cast<float>(wrong)};
@@ -124,7 +133,10 @@ nlohmann::json Row(const Client& client, const Config& config, std::uint64_t byt
   const double median = measured.slowest_us[measured.slowest_us.size() / 2];
   const double n = client.workers();
   const double algbw = median > 0 ? static_cast<double>(bytes) / 1e3 / median : 0;
-  const std::string description = client.Describe();
+  std::string description = client.Describe();
+  constexpr std::string_view kStages = "node stages around ";
+  const bool node_stages = description.starts_with(kStages);
+  if (node_stages) description.erase(0, kStages.size());
   const bool schedule = description.starts_with("schedule");
   nlohmann::json row;
   row["mode"] = ModeName(config.aggregation.mode);
@@ -132,6 +144,8 @@ nlohmann::json Row(const Client& client, const Config& config, std::uint64_t byt
   row["schedule"] = schedule ? nlohmann::json(description.substr(9, description.find(' ', 9) - 9)) : nlohmann::json(nullptr);
   row["transport"] = config.aggregation.mode == Mode::kPs ? config.servers.transport : config.link.transport;
   row["codec"] = "none";
+  row["node_stages"] = node_stages;
+  row["buffers"] = options.arena ? "arena" : "caller";
   row["workers"] = client.workers();
   row["servers"] = client.servers();
   row["bytes"] = bytes;
@@ -246,7 +260,9 @@ Action AddBenchCommand(CLI::App& app, CommandContext& context) {
   allreduce->add_option("-n,--workers", options->workers, "Workers to start")->capture_default_str()->check(CLI::Range(1, 64));
   allreduce->add_option("--servers", options->servers, "Servers to start; more than 0 makes mode ps the default")
       ->capture_default_str()->check(CLI::Range(0, 64));
-  allreduce->add_option("--mode", options->mode, "ps, ring, hybrid or auto");
+  allreduce->add_option("--mode", options->mode, "ps, ring, hierarchical, hybrid or auto");
+  allreduce->add_flag("--arena", options->arena, "From and to Tally's own buffers, which a node's processes share, instead "
+                                                 "of the caller's");
   allreduce->add_option("--sizes", options->sizes, "Sizes of the buffer, e.g. 1KiB,25MiB")->capture_default_str();
   allreduce->add_option("--iters", options->iterations, "Timed iterations per size")->capture_default_str()->check(CLI::Range(1, 100000));
   allreduce->add_option("--warmup", options->warmup, "Untimed iterations first")->capture_default_str()->check(CLI::Range(0, 100000));
@@ -255,6 +271,7 @@ Action AddBenchCommand(CLI::App& app, CommandContext& context) {
       "Examples:\n"
       "  tally bench allreduce                                  ring of 4 workers on this machine\n"
       "  tally bench allreduce --servers 2 --sizes 25MiB        through 2 parameter servers\n"
+      "  tally bench allreduce --mode hierarchical --arena      in memory that all processes of the machine share\n"
       "  RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 MASTER_PORT=29500 tally bench allreduce --insecure\n"
       "                                                         one rank per host, under launcher variables\n"
       "Columns as nccl-tests: time of the slowest rank, median over iterations; busbw = algbw * 2(N-1)/N.");
@@ -265,6 +282,7 @@ Action AddBenchCommand(CLI::App& app, CommandContext& context) {
     }
     std::vector<std::string> arguments = {"--sizes", options->sizes, "--iters", std::to_string(options->iterations),
                                           "--warmup", std::to_string(options->warmup)};
+    if (options->arena) arguments.push_back("--arena");
     if (options->json.wanted()) arguments.insert(arguments.end(), {"--json", options->json.path});
     return RunJob(*options, arguments, context);
   };

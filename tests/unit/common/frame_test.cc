@@ -51,6 +51,7 @@ void ExpectEqual(const FrameHeader& a, const FrameHeader& b) {
   EXPECT_EQ(a.codec_version, b.codec_version);
   EXPECT_EQ(a.flags, b.flags);
   EXPECT_EQ(a.weight, b.weight);
+  EXPECT_EQ(a.factor, b.factor);
   EXPECT_EQ(a.slabs, b.slabs);
   EXPECT_EQ(a.contributors, b.contributors);
   EXPECT_EQ(a.collective, b.collective);
