@@ -18,7 +18,6 @@
 namespace tally {
 namespace {
 
-constexpr Nanos kShareBound = std::chrono::seconds(5);  // for the node's processes to map each other's memory
 constexpr Nanos kContinueLater = std::chrono::microseconds(100);
 
 std::string HostName() {
@@ -388,7 +387,7 @@ void Engine::TellGroup(const GroupRuntime& group) {
                           {"residual_bytes", group.feedback().bytes() + group.velocity().bytes()}});
 }
 
-void Engine::ShareWithNode(GroupRuntime* group, std::function<void(Status)> done) {
+std::unique_ptr<NodeShare> Engine::MakeNodeShare(GroupId group) {
   const Position self(links_->self().index);
   std::vector<NodeShare::Peer> peers;
   for (const Position p : nodes_.positions(nodes_.node_of(self))) {
@@ -403,9 +402,12 @@ void Engine::ShareWithNode(GroupRuntime* group, std::function<void(Status)> done
     }
     if (peer.endpoint.empty() || node_memory_ == nullptr) peer.fault = "link.shm is off";
   }
-  const LayoutMessage& layout = group->tables().message;
-  const ArenaRequest request{epoch_.job_hash, layout.epoch, layout.group, ArenaKind::kInputs, self, false};
-  auto share = std::make_unique<NodeShare>(&loop_, node_memory_.get(), request, std::move(peers));
+  const ArenaRequest request{epoch_.job_hash, epoch_.epoch, group, ArenaKind::kInputs, self, false};
+  return std::make_unique<NodeShare>(&loop_, node_memory_.get(), request, std::move(peers));
+}
+
+void Engine::ShareWithNode(GroupRuntime* group, std::function<void(Status)> done) {
+  auto share = MakeNodeShare(group->tables().message.group);
   group->ShareWithNode(std::move(share), kShareBound, [this, done = std::move(done)](Status status, std::string faults) {
     if (!faults.empty() && !std::exchange(told_unshared_, true)) {
       logger_->Warn("not all of this node's processes share memory: frames carry their gradients", {{"why", faults}});

@@ -27,6 +27,7 @@
 #include "server/core/owner_host.h"
 #include "worker/client.h"
 #include "worker/group_runtime.h"
+#include "worker/node_collective.h"
 
 namespace tally {
 
@@ -99,6 +100,7 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
     return staged() ? nodes_.node_of(Position(position)) : position;
   }
   void TellGroup(const GroupRuntime& group);
+  std::unique_ptr<NodeShare> MakeNodeShare(GroupId group);
   void ShareWithNode(GroupRuntime* group, std::function<void(Status)> done);
   void CheckJoined();
   Status JoinError();
@@ -112,6 +114,11 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   Status Wait(Completion& completion, const std::function<std::string()>& what, GroupRuntime* group);
   Result<GroupRuntime*> CollectiveGroup(const CollectiveShape& shape);
   Result<GroupRuntime*> DeclareCollective(const char* kind, std::uint64_t elements);
+  Status MeetNode();
+  Result<bool> Unanimous(bool mine);
+  Status EndOnNode(Status status);
+  std::vector<std::span<std::byte>> OnNode(NodeShare& share, std::span<std::byte> own) const;
+  std::uint32_t rank_on_node() const { return nodes_.local_rank(Position(links_->self().index)); }
   Status RunCollective(GroupRuntime* group, const CollectiveShape& shape, std::span<float> data);
   void NoteCall(Position rank, const CollectiveShape& shape);
   std::string Ask(std::function<std::string()> question);
@@ -168,6 +175,11 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
 
   CollectiveCalls calls_;
   std::map<std::pair<std::uint64_t, int>, GroupRuntime*> collectives_;  // by element count and op; caller side
+  // One node: standalone collectives are the caller's own work, if all ranks see each other's memory. Caller side.
+  bool met_node_ = false;
+  Arena staging_, meeting_;
+  std::unique_ptr<NodeShare> node_share_;
+  std::unique_ptr<NodeCollective> on_node_;
   std::uint64_t last_call_ = 0, collective_groups_ = 0;                 // caller side
   std::uint64_t committed_ = 0, skipped_ = 0;
   bool told_saturated_ = false, told_loss_scale_ = false, told_unshared_ = false;

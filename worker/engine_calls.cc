@@ -1,6 +1,7 @@
 // The side of the engine that callers see: what they hand over and what they wait for. Any thread but the loop's.
 #include <ctime>
 #include <future>
+#include <limits>
 #include <thread>
 #include <utility>
 
@@ -12,6 +13,7 @@ namespace {
 constexpr Nanos kFlushBound = std::chrono::seconds(2);
 constexpr Nanos kLetGoBound = std::chrono::seconds(30);
 constexpr Nanos kPoll = std::chrono::milliseconds(2);
+constexpr GroupId kMeetingGroup{std::numeric_limits<std::uint32_t>::max()};  // of memory that is no group's
 
 }  // namespace
 
@@ -151,14 +153,88 @@ Status Engine::Restore(GroupRuntime* group, SavedState state) {
 
 Status Engine::AllReduce(std::span<float> data, ReduceOp op) {
   if (failed_) return failure();
+  TALLY_RETURN_IF_ERROR(MeetNode());
   const CollectiveShape shape{data.size(), DType::kFloat32, op, ++last_call_};
+  if (on_node_ != nullptr) return EndOnNode(on_node_->AllReduce(data, data, shape));
   TALLY_ASSIGN_OR_RETURN(GroupRuntime * group, CollectiveGroup(shape));
   return RunCollective(group, shape, data);
 }
 
 Status Engine::AllReduce(GroupRuntime* buffer, ReduceOp op) {
   if (failed_) return failure();
-  return RunCollective(buffer, {buffer->arena_input(0).size(), DType::kFloat32, op, ++last_call_}, {});
+  const std::span<float> input = buffer->arena_input(0);
+  const CollectiveShape shape{input.size(), DType::kFloat32, op, ++last_call_};
+  if (on_node_ == nullptr || !buffer->all_share) return RunCollective(buffer, shape, {});
+  std::vector<const float*>& inputs = buffer->node_inputs;
+  return EndOnNode(on_node_->AllReduceShared(inputs, {buffer->result(0), input.size()}, shape));
+}
+
+// An error that this rank alone may know of ends the job.
+Status Engine::EndOnNode(Status status) {
+  if (status.ok() || failed_) return failed_ ? failure() : status;
+  const Status told = status.WithContext(RankName());
+  Post([this, told] { Fail(told); });
+  return told;
+}
+
+// Before the first collective of a job on one node. All ranks or none go without the engine.
+Status Engine::MeetNode() {
+  if (std::exchange(met_node_, true) || !staged() || nodes_.count() != 1) return Status::Ok();
+  const std::uint64_t bytes = NodeCollective::StagingBytes(workers_);
+  auto staging = Arena::Make("tally-staging", bytes), meeting = Arena::Make("tally-meeting", bytes);
+  const bool first = rank_on_node() == 0, have = staging.ok() && meeting.ok();
+  if (have) {
+    staging_ = std::move(staging).value();
+    meeting_ = std::move(meeting).value();
+    const auto done = std::make_shared<Completion>();
+    Post([this, done, first] {
+      node_share_ = MakeNodeShare(kMeetingGroup);
+      node_share_->Begin(&staging_, first ? &meeting_ : nullptr, kShareBound, [done] { done->Complete(Status::Ok()); });
+    });
+    TALLY_RETURN_IF_ERROR(Wait(*done, [] { return std::string("the node's shared memory"); }, nullptr));
+  }
+  TALLY_ASSIGN_OR_RETURN(const bool all, Unanimous(have && node_share_->complete()));
+  if (!all) return Status::Ok();
+  if (!first) meeting_ = Arena();
+  NodeCollective::Options options;
+  options.self = rank_on_node();
+  options.ranks = workers_;
+  options.spin = loaded_.config.worker.spin;
+  options.timeout = loaded_.config.step.timeout;
+  options.alive = [this] { return failed_ ? failure() : Status::Ok(); };
+  on_node_ = std::make_unique<NodeCollective>(options, OnNode(*node_share_, staging_.bytes()),
+                                              first ? meeting_.bytes() : node_share_->results().bytes());
+  return Status::Ok();
+}
+
+// Of all ranks of the node, in order.
+std::vector<std::span<std::byte>> Engine::OnNode(NodeShare& share, std::span<std::byte> own) const {
+  std::vector<std::span<std::byte>> all;
+  for (NodeShare::Peer& peer : share.peers()) all.push_back(peer.inputs.bytes());
+  all.insert(all.begin() + rank_on_node(), own);
+  return all;
+}
+
+// Whether every rank says so. All call it at the same point.
+Result<bool> Engine::Unanimous(bool mine) {
+  float yes = mine ? 1 : 0;
+  TALLY_RETURN_IF_ERROR(AllReduce(std::span(&yes, 1), ReduceOp::kSum));
+  return yes == static_cast<float>(workers_);
+}
+
+Result<GroupRuntime*> Engine::MakeBuffer(std::size_t elements) {
+  if (failed_) return failure();
+  TALLY_RETURN_IF_ERROR(MeetNode());
+  TALLY_ASSIGN_OR_RETURN(GroupRuntime * group, DeclareCollective("buffer", elements));
+  TALLY_RETURN_IF_ERROR(group->MakeMemory());
+  if (on_node_ == nullptr || elements == 0) return group;
+  NodeShare& share = *group->share();
+  TALLY_ASSIGN_OR_RETURN(group->all_share, Unanimous(share.complete()));
+  if (!group->all_share) return group;
+  for (const std::span<std::byte> input : OnNode(share, std::as_writable_bytes(group->arena_input(0)))) {
+    group->node_inputs.push_back(reinterpret_cast<const float*>(input.data()));
+  }
+  return group;
 }
 
 Status Engine::RunCollective(GroupRuntime* group, const CollectiveShape& shape, std::span<float> data) {
@@ -188,13 +264,6 @@ Result<GroupRuntime*> Engine::CollectiveGroup(const CollectiveShape& shape) {
     if (!failed_) NoteCall(Position(links_->self().index), shape);
   });
   TALLY_ASSIGN_OR_RETURN(group, DeclareCollective(shape.op == ReduceOp::kSum ? "sum" : "mean", shape.elements));
-  return group;
-}
-
-Result<GroupRuntime*> Engine::MakeBuffer(std::size_t elements) {
-  if (failed_) return failure();
-  TALLY_ASSIGN_OR_RETURN(GroupRuntime * group, DeclareCollective("buffer", elements));
-  TALLY_RETURN_IF_ERROR(group->MakeMemory());
   return group;
 }
 

@@ -214,8 +214,8 @@ Status GroupRuntime::PlaceResults() {
   return Status::Ok();
 }
 
-const float* GroupRuntime::result(std::uint32_t layout_tensor) const {
-  return reinterpret_cast<const float*>(places_.results + arena_offset_[layout_tensor]);
+float* GroupRuntime::result(std::uint32_t layout_tensor) const {
+  return reinterpret_cast<float*>(places_.results + arena_offset_[layout_tensor]);
 }
 
 std::span<float> GroupRuntime::arena_input(std::uint32_t layout_tensor) {

@@ -80,7 +80,11 @@ class GroupRuntime final : public ExchangeEnvironment {
   std::vector<std::uint8_t> kept;   // per tensor of the layout: zeros in this step, and its residual stays
   float learning_rate = 0;          // of the step; 0: unknown
   std::span<float> arena_input(std::uint32_t layout_tensor);
-  const float* result(std::uint32_t layout_tensor) const;  // where means are made
+  float* result(std::uint32_t layout_tensor) const;  // where means are made
+  // With node stages: what is shared; null without.
+  NodeShare* share() { return share_.get(); }
+  bool all_share = false;  // every rank maps everybody's inputs and the results: caller side, agreed on by all
+  std::vector<const float*> node_inputs;  // then: of all ranks of the node
   // Of a collective that is to run from arena_input to result. No effect if they are there. Errors: kUnavailable.
   Status MakeMemory();
   // Of tensors of 16 bits, else empty.

@@ -95,6 +95,10 @@ NodeShare::Peer* NodeShare::Find(Position position) {
   return found == peers_.end() ? nullptr : &*found;
 }
 
+bool NodeShare::complete() const {
+  return shares_result_ && std::ranges::none_of(peers_, [](const Peer& peer) { return peer.inputs.empty(); });
+}
+
 std::string NodeShare::Faults() const {
   std::string text;
   for (const Peer& peer : peers_) {

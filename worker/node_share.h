@@ -14,6 +14,8 @@
 
 namespace tally {
 
+inline constexpr Nanos kShareBound = std::chrono::seconds(5);  // for a node's processes to map each other's memory
+
 class NodeShare {
  public:
   struct Peer {
@@ -40,7 +42,9 @@ class NodeShare {
   Mapping& results() { return results_; }
   // Result memory here is the node's.
   bool shares_result() const { return shares_result_; }
-  // "positions 1, 2: connection refused", for people; empty if all share everything.
+  // Every input is mapped here, and the results are the node's.
+  bool complete() const;
+  // "position 1: connection refused", for people; empty if all share everything.
   std::string Faults() const;
 
  private:

@@ -71,6 +71,7 @@ struct Config {
     std::uint32_t local_rank = 0;
     bool rank_set = false;         // some source gave it
     std::string bind;              // where data links bind; empty = the address that reaches the coordinator
+    Nanos spin{0};
   } worker;
   struct Coordinator {
     std::string address;           // process scope; empty = first server, else MASTER_ADDR:MASTER_PORT+1
