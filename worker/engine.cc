@@ -483,7 +483,14 @@ void Engine::OnClosed(Link& link, const Status& why) {
   WatchSteps(PeerLost(text));
 }
 
-void Engine::OnPeerLeft(const std::string& who) { WatchSteps(Unavailable(who)); }
+void Engine::OnPeerLeft(const std::string& who) {
+  {
+    const std::lock_guard lock(failure_mutex_);
+    who_left_ = who;
+  }
+  someone_left_ = true;
+  WatchSteps(Unavailable(who));
+}
 
 // A link closed or a rank left. If somebody died, the coordinator says so; if nothing needs that peer any more, all is
 // well; but a step that then stands still for membership.dead needs it, and the suspicion is the error. Checks are

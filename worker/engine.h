@@ -168,8 +168,10 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   Completion join_completion_;
 
   std::atomic<bool> failed_{false};
+  std::atomic<bool> someone_left_{false};
   mutable std::mutex failure_mutex_;
   Status failure_;
+  std::string who_left_;                  // the last one that did
   std::thread thread_;
   bool left_ = false;                     // caller side
 

@@ -201,7 +201,13 @@ Status Engine::MeetNode() {
   options.ranks = workers_;
   options.spin = loaded_.config.worker.spin;
   options.timeout = loaded_.config.step.timeout;
-  options.alive = [this] { return failed_ ? failure() : Status::Ok(); };
+  options.alive = [this](Nanos waited) {
+    if (failed_) return failure();
+    // A rank that has left in good order will not come; it need not be missed, if it has done its part.
+    if (!someone_left_ || waited < loaded_.config.membership.dead) return Status::Ok();
+    const std::lock_guard lock(failure_mutex_);
+    return Unavailable(who_left_);
+  };
   on_node_ = std::make_unique<NodeCollective>(options, OnNode(*node_share_, staging_.bytes()),
                                               first ? meeting_.bytes() : node_share_->results().bytes());
   return Status::Ok();

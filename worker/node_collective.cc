@@ -141,8 +141,9 @@ Status NodeCollective::WaitFor(std::uint32_t round) {
     }
     control_->sleepers.fetch_sub(1, std::memory_order_seq_cst);
     if (complete()) return Status::Ok();
-    TALLY_RETURN_IF_ERROR(options_.alive());
-    if (std::chrono::steady_clock::now() - begin >= options_.timeout) {
+    const Nanos waited = std::chrono::steady_clock::now() - begin;
+    TALLY_RETURN_IF_ERROR(options_.alive(waited));
+    if (waited >= options_.timeout) {
       return Timeout(Describe(shape_) + ": " + Absent(round) + " did not come");
     }
   }

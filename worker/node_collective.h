@@ -28,7 +28,7 @@ class NodeCollective {
     Nanos spin{0};     // how long a wait looks at memory before it sleeps
     Nanos timeout{0};  // of a wait
     // Asked about every 20 ms of a wait: an error ends it.
-    std::function<Status()> alive;
+    std::function<Status(Nanos waited)> alive;
   };
   // `staging`: per rank, StagingBytes each; the own one is written, `shared` too. All zeros at first.
   NodeCollective(Options options, std::vector<std::span<std::byte>> staging, std::span<std::byte> shared);

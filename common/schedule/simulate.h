@@ -1,12 +1,13 @@
 // Event simulation of one aggregation on a virtual cluster: any owners or schedule, with or without node stages. Pure.
 // Messages are chunks of slabs; every link (a NIC's direction, a leaf's up- or downlink, a process' port inside a host)
 // serves them first come, first served and cuts through: the next link begins with a message's head, and no link hands
-// on faster than it gets. Chosen over fluid flows with max-min fair rates (as in Velho et al., TOMACS 2013, on SimGrid)
-// because Tally's frames do leave a process in one order, and an event costs O(log n) where a fair share costs all flows.
-//
+// on faster than it gets.
+#pragma once
+
+// Chosen over fluid flows with max-min fair rates (as in Velho et al., TOMACS 2013, on SimGrid) because Tally's frames do
+// leave a process in one order, and an event costs O(log n) where a fair share costs all flows.
 // Not simulated: computation, credit, loss, incast; a process has one message of each lane (NIC, inside) in service and
 // prefers what became ready to its own next slabs, as a small credit makes it.
-#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -51,7 +52,8 @@ struct SimulatedTime {
 // Errors: kInvalidArgument: bytes below 0; shares that are not one per server or position, or do not add up to 1.
 Status CheckExchange(const Cluster& cluster, const SimulatedExchange& exchange);
 
-// Errors: kInvalidArgument for a bad cluster or shares; kUnsupported with the bound where it would take more messages; kInternal for a schedule that does not end.
+// Errors: kInvalidArgument for a bad cluster or shares; kUnsupported with the bound where it would take more messages;
+// kInternal for a schedule that does not end.
 Result<SimulatedTime> Simulate(const Cluster& cluster, const SimulatedExchange& exchange,
                                const SimulationOptions& options = {});
 

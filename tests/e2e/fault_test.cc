@@ -26,12 +26,14 @@ using cli::LocalJobOptions;
 constexpr std::chrono::seconds Patience(int seconds) { return std::chrono::seconds(seconds * kSlowdown); }
 
 struct Job {
-  explicit Job(std::uint32_t workers, std::uint32_t servers, int steps, std::vector<std::string> settings = {}) {
+  explicit Job(std::uint32_t workers, std::uint32_t servers, int steps, std::vector<std::string> settings = {},
+               bool calls = false) {
     LocalJobOptions options;
     options.workers = workers;
     options.servers = servers;
     options.server_program = TALLY_SERVER_PROGRAM;
     options.worker_command = {TALLY_STEP_WORKER, std::to_string(steps), "2"};
+    if (calls) options.worker_command.push_back("calls");
     options.overrides = {"membership.heartbeat=250ms", "membership.dead=" + Seconds(3), "step.timeout=" + Seconds(20),
                          "membership.join_timeout=" + Seconds(20),
                          servers > 0 ? "aggregation.mode=ps" : "aggregation.mode=ring"};
@@ -62,15 +64,19 @@ struct Job {
   std::unique_ptr<LocalJob> job;  // last: its end still delivers lines to the two above
 };
 
-class Kill : public testing::TestWithParam<std::tuple<std::uint32_t, int>> {};  // servers, victim (-1: a server)
+// Servers, victim (-1: a server), what workers do.
+enum class Doing { kSteps, kNodeSteps, kNodeCalls };
+class Kill : public testing::TestWithParam<std::tuple<std::uint32_t, int, Doing>> {};
 
 TEST_P(Kill, EndsTheJobEverywhereNamingTheDead) {
-  const auto [servers, victim] = GetParam();
+  const auto [servers, victim, doing] = GetParam();
   std::random_device device;
   const unsigned seed = device();
   RecordProperty("seed", std::to_string(seed));
   std::mt19937 random(seed);
-  Job job(3, servers, 100000);
+  std::vector<std::string> settings;
+  if (doing != Doing::kSteps) settings.push_back("aggregation.mode=hierarchical");
+  Job job(3, servers, 100000, settings, doing == Doing::kNodeCalls);
   if (const Status started = job.job->Start(); !started.ok()) FAIL() << started.text();
   const std::size_t dead = victim < 0 ? job.job->server_process(servers - 1)
                                       : job.job->worker_process(static_cast<std::uint32_t>(victim));
@@ -97,8 +103,12 @@ TEST_P(Kill, EndsTheJobEverywhereNamingTheDead) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Members, Kill,
-                         testing::Values(std::tuple(0U, 2), std::tuple(0U, 0), std::tuple(2U, 1), std::tuple(2U, 0),
-                                         std::tuple(2U, -1), std::tuple(1U, -1)));
+                         testing::Values(std::tuple(0U, 2, Doing::kSteps), std::tuple(0U, 0, Doing::kSteps),
+                                         std::tuple(2U, 1, Doing::kSteps), std::tuple(2U, 0, Doing::kSteps),
+                                         std::tuple(2U, -1, Doing::kSteps), std::tuple(1U, -1, Doing::kSteps),
+                                         std::tuple(0U, 0, Doing::kNodeSteps), std::tuple(0U, 2, Doing::kNodeSteps),
+                                         std::tuple(0U, 0, Doing::kNodeCalls), std::tuple(0U, 1, Doing::kNodeCalls),
+                                         std::tuple(1U, 2, Doing::kNodeCalls)));
 
 TEST(Job, RunsToItsEndAndLeavesNothing) {
   for (const std::uint32_t servers : {0U, 2U}) {

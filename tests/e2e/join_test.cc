@@ -134,7 +134,8 @@ TEST_P(CollectiveIn, DifferentCallsOfKnownSizesAreAnErrorOnEveryRank) {
   ClusterOptions options;
   options.workers = 3;
   options.servers = GetParam() == "ps" ? 2 : 0;
-  options.settings = {"aggregation.mode=" + std::string(GetParam() == "ps" ? "ps" : "ring"),
+  const bool on_node = GetParam() == "hierarchical";
+  options.settings = {"aggregation.mode=" + std::string(GetParam() == "ps" || on_node ? GetParam() : "ring"),
                       std::string("compression.codec=") + (GetParam() == "direct" ? "int8" : "none"),
                       "step.timeout=20s"};
   TestCluster cluster(options);
@@ -150,7 +151,8 @@ TEST_P(CollectiveIn, DifferentCallsOfKnownSizesAreAnErrorOnEveryRank) {
   EXPECT_GE(agreed, 1);  // the others may hear of the failure before their third call's end
   for (const Status& status : statuses) {
     EXPECT_EQ(status.kind(), StatusKind::kMismatch) << status.ToString();
-    for (const char* named : {"call 4", "200", "100", "rank 1"}) {
+    // On a node the ranks' first call was to find out whether all share memory.
+    for (const char* named : {on_node ? "call 5" : "call 4", "200", "100", "rank 1"}) {
       EXPECT_NE(status.text().find(named), std::string::npos) << named << " in: " << status.text();
     }
   }
@@ -163,7 +165,24 @@ TEST_P(CollectiveIn, DifferentCallsOfKnownSizesAreAnErrorOnEveryRank) {
     EXPECT_TRUE(status.ok()) << status.ToString();
   }
 }
-INSTANTIATE_TEST_SUITE_P(Modes, CollectiveIn, testing::Values("ring", "direct", "ps"));
+INSTANTIATE_TEST_SUITE_P(Modes, CollectiveIn, testing::Values("ring", "direct", "ps", "hierarchical"));
+
+TEST(Leave, UnequalNumbersOfCallsOnOneNodeDoNotHang) {
+  ClusterOptions options;
+  options.workers = 3;
+  options.settings = {"aggregation.mode=hierarchical"};
+  TestCluster cluster(options);
+  const auto statuses = cluster.Run([](Client& client, std::uint32_t rank) -> Status {
+    std::vector<float> data(1000, 1.0F);
+    for (int call = 0; call < (rank == 1 ? 2 : 3); ++call) TALLY_RETURN_IF_ERROR(client.AllReduce(data));
+    return Status::Ok();
+  });
+  EXPECT_TRUE(statuses[1].ok()) << statuses[1].text();
+  for (const std::uint32_t rank : {0U, 2U}) {
+    EXPECT_EQ(statuses[rank].kind(), StatusKind::kUnavailable) << statuses[rank].ToString();
+    EXPECT_NE(statuses[rank].text().find("rank 1"), std::string::npos) << statuses[rank].text();
+  }
+}
 
 TEST(Leave, UnequalNumbersOfStepsDoNotHang) {
   TestCluster cluster(Ring(3));

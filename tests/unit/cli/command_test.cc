@@ -184,7 +184,7 @@ TEST(Command, OutputsReplaceFilesOnly) {
 
 TEST(Command, BenchIsCheckedBeforeAnythingStarts) {
   for (const std::vector<std::string>& wrong : std::vector<std::vector<std::string>>{
-           {"--sizes", "3"}, {"--mode", "hierarchical"}, {"--mode", "ps"}, {"--timeout", "nan"},
+           {"--sizes", "3"}, {"--mode", "star"}, {"--mode", "ps"}, {"--timeout", "nan"},
            {"--timeout", "99999999999h"}, {"--set", "worker.rank=1"}, {"--set", "job.workers=4"}}) {
     std::vector<std::string> arguments = {"bench", "allreduce", "-n", "2"};
     arguments.insert(arguments.end(), wrong.begin(), wrong.end());

@@ -75,13 +75,33 @@ TEST(Mode, NeedsServers) {
   }
 }
 
-TEST(Mode, RefusesWhatThisVersionHasNot) {
-  const Status status = ExpandMode(With(Mode::kHierarchical, 1)).status();
-  EXPECT_EQ(status.kind(), StatusKind::kUnsupported);
-  EXPECT_THAT(status.text(), HasSubstr("ps, ring, hybrid, auto"));
-  Config config = With(Mode::kRing, 0);
-  config.aggregation.local = LocalStages::kOn;
-  EXPECT_EQ(ExpandMode(config).status().kind(), StatusKind::kUnsupported);
+TEST(Mode, HierarchicalIsNodeStagesAroundWhatRunsBetweenNodes) {
+  Config config = With(Mode::kHierarchical, 0);
+  config.aggregation.between = Mode::kRing;
+  const auto ring = ExpandMode(config);
+  ASSERT_TRUE(ring.ok()) << ring.status().ToString();
+  EXPECT_TRUE(ring->node_stages);
+  EXPECT_EQ(ring->exchange, ExchangeKind::kSchedule);
+  config.compression.codec = "int8";
+  EXPECT_TRUE(ExpandMode(config)->worker_shares) << "direct between nodes";
+  config.aggregation.between = Mode::kPs;
+  const auto no_servers = ExpandMode(config);
+  EXPECT_EQ(no_servers.status().kind(), StatusKind::kInvalidArgument);
+  EXPECT_THAT(no_servers.status().text(), HasSubstr("aggregation.between = ps"));
+  config = With(Mode::kHierarchical, 2);
+  config.aggregation.between = Mode::kPs;
+  EXPECT_TRUE(ExpandMode(config)->server_shares && ExpandMode(config)->node_stages);
+  config.aggregation.local = LocalStages::kOff;
+  EXPECT_FALSE(ExpandMode(config)->node_stages);
+}
+
+TEST(Mode, LocalStagesGoAroundAnyMode) {
+  for (const Mode mode : {Mode::kRing, Mode::kPs, Mode::kHybrid}) {
+    Config config = With(mode, 2);
+    EXPECT_FALSE(ExpandMode(config)->node_stages);
+    config.aggregation.local = LocalStages::kOn;
+    EXPECT_TRUE(ExpandMode(config)->node_stages);
+  }
 }
 
 TEST(Mode, AutoIsOpenAndConnectsWhoMayOwn) {

@@ -23,7 +23,7 @@ class Node {
     for (std::uint32_t r = 0; r < ranks; ++r) staging_.emplace_back(shared_.size());
     for (auto& memory : staging_) staging.push_back(Aligned(memory));
     for (std::uint32_t r = 0; r < ranks; ++r) {
-      NodeCollective::Options options{r, ranks, spin, timeout, [this] {
+      NodeCollective::Options options{r, ranks, spin, timeout, [this](Nanos) {
                                         return alive ? Status::Ok() : PeerLost("rank 1 is gone");
                                       }};
       collectives_.push_back(std::make_unique<NodeCollective>(options, staging, Aligned(shared_)));
