@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""Question: how near to the wire do ring and PS come on hosts with shaped links?
+"""Question: how near to the wire do Tally's ways come on hosts with shaped links?
 
-Runs `tally bench allreduce` with one rank per network namespace h0, h1, … (10.77.0.1, …), as a lab script of the
-form `LAB N RATE` makes them and `LAB down` removes them, interleaved with iperf3 between two of the hosts. Needs root.
+Runs `tally bench allreduce` over network namespaces h0, h1, … (10.77.0.1, …), as a lab script of the form `LAB N RATE`
+makes them and `LAB down` removes them, interleaved with iperf3 between two of the hosts. Needs root.
 
   benchmarks/net_allreduce.py --lab PATH/netlab.sh [--bin build/release/bin] [--rounds 7] [--rate 1gbit] [--size 25MiB]
+                              [--patterns ring ps4 …]
 
-Prints per pattern the median over rounds of bound/measured, where B is iperf3's goodput of the same round:
-  ring of 4: bound 2(N-1)/N * bytes / B      PS with 4 further server hosts: bound bytes / B
+Prints per pattern the time and the median over rounds of bound/measured, where B is iperf3's goodput of the same round
+and M the bytes: ring and direct 2(N-1)/N M/B; PS with k further server hosts max(M/B, NM/kB); hybrid
+2n(n-1)M/((n^2+kn-2k)B). With two workers on each of two hosts: node stages M/B, a ring in the order of the hosts
+1.5 M/B, one that changes the host with every step 3 M/B; their times are compared with that of node stages.
 """
 import argparse
 import json
@@ -18,8 +21,33 @@ import sys
 import tempfile
 import time
 
-WORKERS = 4
-SERVERS = 4
+HOSTS = 8
+
+
+class Pattern:
+    def __init__(self, hosts, servers, words, bound):
+        self.hosts, self.servers, self.words, self.bound = hosts, servers, words, bound
+
+
+def settings(*pairs):
+    return [word for pair in pairs for word in ("--set", pair)]
+
+
+FOUR = [0, 1, 2, 3]
+RING = ["--mode", "ring"]
+# A worker that names a node of its own is none of its host's.
+APART = ["--set", "topology.node=rank{rank}"]
+PATTERNS = {
+    "ring": Pattern(FOUR, 0, RING, lambda m, b: 1.5 * m / b),
+    "direct": Pattern(FOUR, 0, RING + settings("compression.codec=int8", "compression.exclude=*"),
+                      lambda m, b: 1.5 * m / b),
+    **{f"ps{k}": Pattern(FOUR, k, ["--mode", "ps"], lambda m, b, k=k: max(1, 4 / k) * m / b) for k in (1, 2, 4)},
+    **{f"hybrid{k}": Pattern(FOUR, k, ["--mode", "hybrid"], lambda m, b, k=k: 24 * m / ((16 + 2 * k) * b))
+       for k in (1, 2)},
+    "nodes": Pattern([0, 0, 1, 1], 0, ["--mode", "hierarchical"], lambda m, b: m / b),
+    "nodes-flat": Pattern([0, 0, 1, 1], 0, RING + APART, lambda m, b: 1.5 * m / b),
+    "nodes-shuffled": Pattern([0, 1, 0, 1], 0, RING + APART, lambda m, b: 3 * m / b),
+}
 
 
 def host(i):
@@ -41,35 +69,32 @@ def goodput(seconds):
     return json.loads(client.stdout)["end"]["sum_received"]["bits_per_second"] / 8
 
 
-def run(args, port, servers):
+def run(args, port, pattern):
     """One `bench allreduce` over the hosts; returns its JSON row."""
-    settings = ["--insecure", "--set", "log.level=error"]
-    for setting in args.set:
-        settings += ["--set", setting]
+    workers = len(pattern.hosts)
+    common = ["--insecure", "--set", "log.level=error"] + settings(*args.set) + pattern.words
     daemons = []
-    addresses = ",".join(f"tcp://{host(WORKERS + s)}:{port}" for s in range(servers))
-    if servers:
-        settings += ["--set", f"servers.addresses={addresses}", "--mode", "ps"]
-    else:
-        settings += ["--mode", "ring"]
+    first = max(pattern.hosts) + 1
+    addresses = ",".join(f"tcp://{host(first + s)}:{port}" for s in range(pattern.servers))
+    if pattern.servers:
+        common += ["--set", f"servers.addresses={addresses}"]
     with tempfile.TemporaryDirectory() as scratch:
-        for s in range(servers):
+        for s in range(pattern.servers):
             ready = os.path.join(scratch, f"port{s}")
-            daemons.append(inside(WORKERS + s, [
-                os.path.join(args.bin, "tally-server"), "--index", str(s), "--listen", f"tcp://{host(WORKERS + s)}:{port}",
+            daemons.append(inside(first + s, [
+                os.path.join(args.bin, "tally-server"), "--index", str(s), "--listen", f"tcp://{host(first + s)}:{port}",
                 "--set", f"servers.addresses={addresses}", "--set", "network.insecure=true", "--set", "log.level=error",
-                "--exit-when-done", "--port-file", ready]
-                + [word for setting in args.set for word in ("--set", setting)]))
+                "--exit-when-done", "--port-file", ready] + settings(*args.set)))
             deadline = time.time() + 20
             while not os.path.exists(ready) and time.time() < deadline:
                 time.sleep(0.05)
         out = os.path.join(scratch, "rows.json")
         ranks = []
-        for r in range(WORKERS):
-            env = {"RANK": str(r), "WORLD_SIZE": str(WORKERS), "MASTER_ADDR": host(0), "MASTER_PORT": str(port)}
-            ranks.append(inside(r, [os.path.join(args.bin, "tally"), "bench", "allreduce", "--sizes", args.size,
-                                    "--iters", str(args.iters), "--warmup", "2", "--json", out] + settings,
-                                env, stdout=subprocess.DEVNULL))
+        for r, place in enumerate(pattern.hosts):
+            env = {"RANK": str(r), "WORLD_SIZE": str(workers), "MASTER_ADDR": host(0), "MASTER_PORT": str(port)}
+            ranks.append(inside(place, [os.path.join(args.bin, "tally"), "bench", "allreduce", "--sizes", args.size,
+                                        "--iters", str(args.iters), "--warmup", "2", "--json", out]
+                                + [word.format(rank=r) for word in common], env, stdout=subprocess.DEVNULL))
         try:
             codes = [p.wait(timeout=180) for p in ranks]
             for d in daemons:
@@ -93,26 +118,33 @@ def main():
     parser.add_argument("--rate", default="1gbit")
     parser.add_argument("--set", action="append", default=[], help="section.key=value for all")
     parser.add_argument("--size", default="25MiB")
+    parser.add_argument("--patterns", nargs="+", choices=list(PATTERNS), default=["ring", "ps4"])
     args = parser.parse_args()
-    subprocess.run([args.lab, str(WORKERS + SERVERS), args.rate], check=True, timeout=120)
-    ratios = {"ring": [], "ps": []}
+    subprocess.run([args.lab, str(HOSTS), args.rate], check=True, timeout=120)
+    ratios = {name: [] for name in args.patterns}
+    times = {name: [] for name in args.patterns}
+    port = 7000
     try:
         for i in range(args.rounds):
             rate = goodput(3)
-            for name, servers in (("ring", 0), ("ps", SERVERS)):
-                row = run(args, 7000 + 20 * i + servers, servers)
+            for name in args.patterns:
+                port += 10
+                row = run(args, port, PATTERNS[name])
                 if row["wrong"]:
                     sys.exit(f"{name}: {row['wrong']} wrong elements")
-                size = row["bytes"]
-                bound = (2 * (WORKERS - 1) / WORKERS if name == "ring" else 1) * size / rate
-                ratios[name].append(bound / (row["time_us"] / 1e6))
+                bound = PATTERNS[name].bound(row["bytes"], rate)
+                times[name].append(row["time_us"] / 1e6)
+                ratios[name].append(bound / times[name][-1])
                 print(f"round {i + 1}: B {rate / 1e6:.1f} MB/s, {name}: {row['time_us'] / 1e3:.1f} ms, "
                       f"bound {bound * 1e3:.1f} ms, {100 * ratios[name][-1]:.1f} %", flush=True)
     finally:
         subprocess.run([args.lab, "down"], check=False, timeout=120)
     for name, values in ratios.items():
-        print(f"{name}: median {100 * statistics.median(values):.1f} % of the bound "
-              f"(min {100 * min(values):.1f}, max {100 * max(values):.1f}, {len(values)} rounds)")
+        line = (f"{name}: median {1e3 * statistics.median(times[name]):.1f} ms, {100 * statistics.median(values):.1f} % "
+                f"of the bound (min {100 * min(values):.1f}, max {100 * max(values):.1f}, {len(values)} rounds)")
+        if name.startswith("nodes-") and "nodes" in times:
+            line += f"; {statistics.median(times[name]) / statistics.median(times['nodes']):.2f} of node stages' time"
+        print(line)
 
 
 if __name__ == "__main__":
