@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
-#include <cstdio>
 #include <limits>
 #include <utility>
 
 #include "common/check.h"
+#include "common/schedule/ways.h"
 #include "compress/codec.h"
 
 namespace tally {
@@ -50,18 +50,6 @@ double WireSeconds(const AdviceQuestion& question, double bytes) {
   return std::max((1 - worker) + (n - 1) * worker, n * server) * bytes / question.bytes_per_s;
 }
 
-double CodecSeconds(const AdviceQuestion& question, const CodecCost& cost) {
-  const auto [worker, server] = SharesOf(question);
-  const double owner = question.workers * cost.decode_add_s + cost.encode_s;
-  return std::max(cost.encode_s + cost.decode_s + worker * owner, server * owner);
-}
-
-std::string Milliseconds(double seconds) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.3g ms", seconds * 1e3);
-  return text;
-}
-
 }  // namespace
 
 std::vector<CodecCost> MeasureCodecCosts(const Config::Compression& options, const Clock& clock) {
@@ -97,6 +85,12 @@ std::vector<CodecCost> MeasureCodecCosts(const Config::Compression& options, con
   return costs;
 }
 
+double CodecSeconds(const AdviceQuestion& question, const CodecCost& cost) {
+  const auto [worker, server] = SharesOf(question);
+  const double owner = question.workers * cost.decode_add_s + cost.encode_s;
+  return std::max(cost.encode_s + cost.decode_s + worker * owner, server * owner);
+}
+
 Advice AdviseCodec(const AdviceQuestion& question, std::span<const CodecCost> costs) {
   TALLY_CHECK(!costs.empty(), "advice among no codecs");
   if (question.bytes_per_s <= 0) return {std::string(costs.front().codec), "nothing crosses a wire"};
@@ -108,8 +102,8 @@ Advice AdviseCodec(const AdviceQuestion& question, std::span<const CodecCost> co
     const double wire = WireSeconds(question, cost.bytes) * kMegabytes;
     const double codec = CodecSeconds(question, cost) * kMegabytes;
     const double all = wire + codec;
-    reason += (&cost == &costs.front() ? ": " : ", ") + std::string(cost.codec) + " " + Milliseconds(all) + " (wire " +
-              Milliseconds(wire) + ")";
+    reason += (&cost == &costs.front() ? ": " : ", ") + std::string(cost.codec) + " " + ShowTime(all) + " (wire " +
+              ShowTime(wire) + ")";
     if (&cost == &costs.front()) {
       plain_s = best_s = all;
     } else if (all < best_s && all < kWorthIt * plain_s) {

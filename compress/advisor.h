@@ -35,6 +35,9 @@ struct Advice {
   std::string reason;  // for people: the predicted times
 };
 
+// What the busiest process takes for coding, per element.
+double CodecSeconds(const AdviceQuestion& question, const CodecCost& cost);
+
 // `costs`: first those of going without a codec.
 Advice AdviseCodec(const AdviceQuestion& question, std::span<const CodecCost> costs);
 

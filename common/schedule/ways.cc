@@ -60,10 +60,12 @@ Way PriceOwners(WayKind kind, std::string_view name, OwnerSet set, const Placeme
   return way;
 }
 
-std::string Milliseconds(double seconds) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.3g ms", seconds * 1e3);
-  return text;
+// The workers of a NIC as one.
+Placement NodesOf(const Placement& placement) {
+  Placement nodes = placement;
+  std::set<std::uint32_t> seen;
+  std::erase_if(nodes.worker_nics, [&](std::uint32_t nic) { return !seen.insert(nic).second; });
+  return nodes;
 }
 
 }  // namespace
@@ -106,9 +108,7 @@ std::vector<Way> PriceOwnerWays(const WayQuestion& question) {
 }
 
 Way PriceHierarchical(const WayQuestion& question) {
-  Placement nodes = question.placement;
-  std::set<std::uint32_t> seen;
-  std::erase_if(nodes.worker_nics, [&](std::uint32_t nic) { return !seen.insert(nic).second; });
+  const Placement nodes = NodesOf(question.placement);
   const bool servers = question.servers_between && !nodes.server_nics.empty();
   Way way = PriceOwners(WayKind::kHierarchical, "hierarchical", servers ? OwnerSet::kServers : OwnerSet::kWorkers, nodes,
                         question);
@@ -116,12 +116,22 @@ Way PriceHierarchical(const WayQuestion& question) {
   return way;
 }
 
+double BoundSeconds(const WayQuestion& question) {
+  return SolveShares(NodesOf(question.placement), OwnerSet::kBoth, question.owned).seconds;
+}
+
+std::string ShowTime(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, seconds < 1 ? "%.3g ms" : "%.3g s", seconds < 1 ? seconds * 1e3 : seconds);
+  return text;
+}
+
 Choice ChooseWay(const std::vector<Way>& ways) {
   TALLY_CHECK(!ways.empty(), "a choice among no ways");
   Choice choice;
   for (std::size_t i = 0; i < ways.size(); ++i) {
     if (ways[i].seconds < kWorthIt * ways[choice.way].seconds) choice.way = i;
-    choice.reason += (i == 0 ? "" : ", ") + std::string(ways[i].name) + " " + Milliseconds(ways[i].seconds);
+    choice.reason += (i == 0 ? "" : ", ") + std::string(ways[i].name) + " " + ShowTime(ways[i].seconds);
   }
   return choice;
 }

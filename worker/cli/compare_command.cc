@@ -33,12 +33,12 @@ struct CompareOptions {
 };
 
 Result<Mode> ModeByName(const std::string& name) {
-  for (const Mode mode : {Mode::kPs, Mode::kRing, Mode::kHybrid}) {
+  for (const Mode mode : {Mode::kPs, Mode::kRing, Mode::kHybrid, Mode::kAuto}) {
     if (name == ModeName(mode)) return mode;
   }
-  const bool later = name == ModeName(Mode::kHierarchical) || name == ModeName(Mode::kAuto);
+  const bool later = name == ModeName(Mode::kHierarchical);
   return InvalidArgument("--modes: '" + name + "' is " + (later ? "not in this version; valid are" : "not one of") +
-                         " ps, ring, hybrid");
+                         " ps, ring, hybrid, auto");
 }
 
 // A setting that is named twice runs once.
@@ -122,7 +122,7 @@ int RunCompare(const CompareOptions& options, CommandContext& context) {
 
 Action AddCompareCommand(CLI::App& app, CommandContext& context) {
   auto options = std::make_shared<CompareOptions>();
-  app.add_option("--modes", options->modes, "ps, ring, hybrid")->delimiter(',')->capture_default_str();
+  app.add_option("--modes", options->modes, "ps, ring, hybrid, auto")->delimiter(',')->capture_default_str();
   app.add_option("--codecs", options->codecs, "Codecs, each with options of its own: " + CodecList() + "; topk:ratio=0.001")
       ->delimiter(',')
       ->capture_default_str();

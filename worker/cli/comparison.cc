@@ -162,6 +162,7 @@ std::optional<double> PredictedCommMs(const Setting& setting, const std::optiona
     if (!entry.ok()) return std::nullopt;
     return (*entry)->seconds(push, cluster.bytes_per_s, cluster.alpha_s, cluster.workers) * 1e3;
   }
+  if (setting.mode == Mode::kAuto) return std::nullopt;  // a row does not say who owns
   const ModelTimes times = PredictTimes(cluster, push, reply);
   if (!setting.with_servers()) return times.direct_s * 1e3;
   if (setting.mode == Mode::kPs) return (setting.colocated ? times.ps_colocated_s : times.ps_sharded_s) * 1e3;

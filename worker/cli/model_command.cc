@@ -13,21 +13,24 @@
 #include "worker/cli/cluster_model.h"
 #include "worker/cli/model_question.h"
 #include "worker/cli/options.h"
+#include "worker/cli/probe_file.h"
 #include "worker/cli/table.h"
 
 namespace tally::cli {
 namespace {
 
 constexpr std::uint32_t kMaxMembers = 1u << 20;
+constexpr const char* kRate = "100gbit";
+constexpr const char* kAlpha = "10us";
 
 struct ModelOptions {
   std::vector<std::uint32_t> workers = {8, 32, 128};
   std::vector<std::uint32_t> servers;  // empty = as many as workers
   std::string bytes = "100MB";
   std::uint64_t parameters = 0;  // instead of bytes, 4 each
-  std::string rate = "100gbit";
-  std::string alpha = "10us";
+  std::string rate, alpha;  // empty: --probe's, else kRate, kAlpha
   std::string codec = "none";
+  std::string probe;        // file of tally probe
   std::string cluster;  // a file that is asked instead
   JsonOption json;
 };
@@ -46,12 +49,17 @@ Result<Question> Parse(const ModelOptions& options) {
     TALLY_ASSIGN_OR_RETURN(const std::uint64_t bytes, ParseBytes(options.bytes));
     question.bytes = static_cast<double>(bytes);
   }
-  auto rate = ParseByteRate(options.rate);
+  auto rate = ParseByteRate(options.rate.empty() ? kRate : options.rate);
   if (!rate.ok()) return rate.status().WithContext("--rate");
   if (!(*rate > 0)) return InvalidArgument("--rate " + options.rate + ": expected more than 0");
   question.bytes_per_s = *rate;
-  TALLY_ASSIGN_OR_RETURN(const Nanos alpha, ParseDuration(options.alpha));
+  TALLY_ASSIGN_OR_RETURN(const Nanos alpha, ParseDuration(options.alpha.empty() ? kAlpha : options.alpha));
   question.alpha_s = std::chrono::duration<double>(alpha).count();
+  if (!options.probe.empty()) {
+    TALLY_ASSIGN_OR_RETURN(const Probe probe, ReadProbe(options.probe));
+    if (options.rate.empty()) question.bytes_per_s = probe.nic_bytes_per_s();
+    if (options.alpha.empty()) question.alpha_s = probe.alpha_s();
+  }
   for (const auto& list : {options.workers, options.servers}) {
     for (const std::uint32_t count : list) {
       if (count > kMaxMembers) return InvalidArgument(std::to_string(count) + " is more than 2^20 members");
@@ -153,8 +161,11 @@ Action AddModelCommand(CLI::App& app, CommandContext& context) {
   auto* bytes = app.add_option("--bytes", options->bytes, "Size of one worker's gradient")->capture_default_str();
   app.add_option("--parameters", options->parameters, "Its number of fp32 parameters, instead of --bytes")
       ->excludes(bytes);
-  app.add_option("--rate", options->rate, "Speed of a NIC in each direction: 100gbit, 25GBps")->capture_default_str();
-  app.add_option("--alpha", options->alpha, "Cost of one round of messages, whatever its size")->capture_default_str();
+  app.add_option("--rate", options->rate,
+                 std::string("Speed of a NIC in each direction: 100gbit, 25GBps; default: --probe's, else ") + kRate);
+  app.add_option("--alpha", options->alpha,
+                 std::string("Cost of one round of messages, whatever its size; default: --probe's, else ") + kAlpha);
+  app.add_option("--probe", options->probe, "What tally probe --json wrote")->type_name("FILE");
   app.add_option("--codec", options->codec, "Codec's name, or encoded size as a fraction of fp32")
       ->capture_default_str();
   for (CLI::Option* option : app.get_options()) {
@@ -176,6 +187,7 @@ Action AddModelCommand(CLI::App& app, CommandContext& context) {
       "  tally model\n"
       "  tally model --workers 16 --servers 1,4,16 --parameters 25000000 --rate 10gbit\n"
       "  tally model --codec int8 --rate 25GBps --alpha 5us --json -\n"
+      "  tally probe --json probe.json && tally model --probe probe.json\n"
       "  tally model --cluster deploy/cluster.toml");
   return [options, &context] { return RunModel(*options, context); };
 }

@@ -72,6 +72,19 @@ TEST(Ways, WhatStaysBehindANicDoesNotCount) {
   EXPECT_NEAR(PriceHierarchical(question).bytes_seconds, kM / kB, 1e-9) << "one node and a server";
 }
 
+TEST(Ways, NothingIsBelowTheBound) {
+  for (const std::vector<std::uint32_t>& nics : std::vector<std::vector<std::uint32_t>>{
+           {0, 1, 2, 3}, {0, 0, 1, 1}, {0, 0, 0, 1}, {0, 1, 0, 1}}) {
+    WayQuestion question = Separate(4, 2);
+    question.placement.worker_nics = nics;
+    std::vector<Way> ways = PriceOwnerWays(question);
+    ways.push_back(PriceHierarchical(question));
+    for (const ScheduleEntry& schedule : Schedules()) ways.push_back(PriceSchedule(schedule, question));
+    for (const Way& way : ways) EXPECT_GE(way.bytes_seconds, BoundSeconds(question) - 1e-12) << way.name;
+  }
+  EXPECT_NEAR(BoundSeconds(Separate(4, 2)), Named(PriceOwnerWays(Separate(4, 2)), "hybrid").bytes_seconds, 1e-12);
+}
+
 TEST(Ways, OnOneMachineAllBytesCount) {
   WayQuestion question = OnOneMachine(4, 2);
   question.owned = {kM, kM};
@@ -92,7 +105,7 @@ TEST(Ways, TheFirstStaysUnlessAnotherGainsATwentieth) {
   EXPECT_EQ(ChooseWay({ways[0], ways[1]}).way, 0U);
   const Choice choice = ChooseWay(ways);
   EXPECT_EQ(choice.way, 2U);
-  EXPECT_EQ(choice.reason, "a 1e+03 ms, b 960 ms, c 940 ms");
+  EXPECT_EQ(choice.reason, "a 1 s, b 960 ms, c 940 ms");
 }
 
 }  // namespace
