@@ -109,6 +109,14 @@ std::vector<Way> PriceOwnerWays(const WayQuestion& question) {
 
 Way PriceHierarchical(const WayQuestion& question) {
   const Placement nodes = NodesOf(question.placement);
+  if (!question.servers_between && question.schedule_between != nullptr) {
+    WayQuestion between = question;
+    between.placement = nodes;
+    Way way = PriceSchedule(*question.schedule_between, between);
+    way.kind = WayKind::kHierarchical;
+    way.name = "hierarchical";
+    return way;
+  }
   const bool servers = question.servers_between && !nodes.server_nics.empty();
   Way way = PriceOwners(WayKind::kHierarchical, "hierarchical", servers ? OwnerSet::kServers : OwnerSet::kWorkers, nodes,
                         question);

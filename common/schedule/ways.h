@@ -31,7 +31,9 @@ struct WayQuestion {
   double alpha_s = kUsualAlphaS;
   ExchangeBytes owned;        // encoded, through owners
   double scheduled_bytes = 0;  // of one worker's gradient as a schedule carries it
-  bool servers_between = false;  // hierarchical: nodes sum through servers, not among each other
+  // Hierarchical: nodes sum through servers, else by a schedule, else straight to owners among them.
+  bool servers_between = false;
+  const ScheduleEntry* schedule_between = nullptr;
   bool one_machine = false;      // no NIC: not the busiest one's bytes count but those of all
 };
 // Of a job that stays on one machine; its sizes are left to the caller.

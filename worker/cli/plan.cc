@@ -45,7 +45,10 @@ class Planner {
     }
     TALLY_ASSIGN_OR_RETURN(const WayQuestion between, Ask("none"));
     const std::string codec = CodecOf(PriceHierarchical(between));
-    TALLY_ASSIGN_OR_RETURN(const WayQuestion nodes, Ask(codec));
+    TALLY_ASSIGN_OR_RETURN(WayQuestion nodes, Ask(codec));
+    if (traits.linear && question_.schedule != kScheduleAuto) {
+      TALLY_ASSIGN_OR_RETURN(nodes.schedule_between, FindSchedule(question_.schedule));
+    }
     Add(PriceHierarchical(nodes), codec, false);
     Choose();
     return std::move(plan_);

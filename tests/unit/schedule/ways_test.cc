@@ -63,6 +63,9 @@ TEST(Ways, WhatStaysBehindANicDoesNotCount) {
   const ScheduleEntry& ring = *FindSchedule("ring").value();
   EXPECT_NEAR(PriceSchedule(ring, question).bytes_seconds, 1.5 * kM / kB, 1e-9);
   EXPECT_NEAR(PriceHierarchical(question).bytes_seconds, kM / kB, 1e-9);
+  question.schedule_between = &ring;
+  EXPECT_NEAR(PriceHierarchical(question).seconds, kM / kB + 2 * kAlpha, 1e-9) << "a ring of two";
+  EXPECT_EQ(PriceHierarchical(question).name, "hierarchical");
   question.placement.worker_nics = {0, 1, 0, 1};
   EXPECT_NEAR(PriceSchedule(ring, question).bytes_seconds, 3 * kM / kB, 1e-9);
   question.placement.worker_nics = {0, 0, 0, 0};
