@@ -1,6 +1,7 @@
 #include "worker/node_collective.h"
 
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -126,10 +127,11 @@ Status NodeCollective::WaitFor(std::uint32_t round) {
   const TimePoint begin = std::chrono::steady_clock::now();
   if (options_.spin.count() > 0) {
     for (const TimePoint end = begin + options_.spin; std::chrono::steady_clock::now() < end;) {
-      for (int i = 0; i < 32; ++i) {
+      for (int i = 0; i < 64; ++i) {
         if (complete()) return Status::Ok();
         Pause();
       }
+      sched_yield();  // who is waited for may want this core
     }
   }
   while (true) {
