@@ -26,6 +26,7 @@ struct CompareOptions {
   std::uint64_t steps = 400;
   double target = 0;
   std::uint32_t dry_run = 0;
+  std::uint32_t per_node = 0;
   std::vector<std::string> script;
   ConfigOptions config;
   JsonOption json;
@@ -33,12 +34,10 @@ struct CompareOptions {
 };
 
 Result<Mode> ModeByName(const std::string& name) {
-  for (const Mode mode : {Mode::kPs, Mode::kRing, Mode::kHybrid, Mode::kAuto}) {
+  for (const Mode mode : {Mode::kPs, Mode::kRing, Mode::kHierarchical, Mode::kHybrid, Mode::kAuto}) {
     if (name == ModeName(mode)) return mode;
   }
-  const bool later = name == ModeName(Mode::kHierarchical);
-  return InvalidArgument("--modes: '" + name + "' is " + (later ? "not in this version; valid are" : "not one of") +
-                         " ps, ring, hybrid, auto");
+  return InvalidArgument("--modes: '" + name + "' is not one of ps, ring, hierarchical, hybrid, auto");
 }
 
 // A setting that is named twice runs once.
@@ -68,14 +67,16 @@ Result<std::vector<Setting>> MakeSettings(const CompareOptions& options, const C
     base.rate = options.rate;
     TALLY_ASSIGN_OR_RETURN(base.rate_bits, ParseRate(options.rate));
   }
+  const bool hierarchical = std::ranges::find(options.modes, ModeName(Mode::kHierarchical)) != options.modes.end();
+  base.workers_per_node = options.per_node != 0 ? options.per_node : hierarchical ? 2 : 1;
   std::vector<Setting> settings;
   for (const std::string& mode_name : Distinct(options.modes)) {
     TALLY_ASSIGN_OR_RETURN(base.mode, ModeByName(mode_name));
-    base.servers = base.mode != Mode::kRing ? options.servers : 0;
+    base.servers = base.mode == Mode::kPs || base.mode == Mode::kHybrid ? options.servers : 0;
     base.colocated = base.with_servers() && options.placement == "colocated";
-    if (base.colocated && options.servers > options.workers) {
+    if (base.colocated && options.servers > base.nodes()) {
       return InvalidArgument("--ps-placement colocated: " + std::to_string(options.servers) + " servers do not fit on " +
-                             std::to_string(options.workers) + " workers' NICs");
+                             std::to_string(base.nodes()) + " workers' NICs");
     }
     for (const std::string& codec_text : Distinct(options.codecs)) {
       // Its launcher variables are this process's, not the workers': only codec options and the like are read here.
@@ -122,7 +123,9 @@ int RunCompare(const CompareOptions& options, CommandContext& context) {
 
 Action AddCompareCommand(CLI::App& app, CommandContext& context) {
   auto options = std::make_shared<CompareOptions>();
-  app.add_option("--modes", options->modes, "ps, ring, hybrid, auto")->delimiter(',')->capture_default_str();
+  app.add_option("--modes", options->modes, "ps, ring, hierarchical (rings between nodes), hybrid, auto")
+      ->delimiter(',')
+      ->capture_default_str();
   app.add_option("--codecs", options->codecs, "Codecs, each with options of its own: " + CodecList() + "; topk:ratio=0.001")
       ->delimiter(',')
       ->capture_default_str();
@@ -138,6 +141,9 @@ Action AddCompareCommand(CLI::App& app, CommandContext& context) {
   app.add_option("--ps-placement", options->placement, "Servers on NICs of their own or on the workers'")
       ->check(CLI::IsMember({"separate", "colocated"}))
       ->capture_default_str();
+  app.add_option("--per-node", options->per_node,
+                 "Workers that share an emulated NIC and, in mode hierarchical, memory; default 1, with that mode 2")
+      ->check(CLI::Range(1, 64));
   app.add_option("--steps", options->steps, "Training steps of each setting")
       ->check(CLI::Range(1, 1000000))
       ->capture_default_str();
@@ -153,6 +159,7 @@ Action AddCompareCommand(CLI::App& app, CommandContext& context) {
       "Examples:\n"
       "  tally compare --modes ps,ring --codecs none,int8\n"
       "  tally compare --rate 100mbit --steps 100 --target 0.8 --json out.json --report out.html\n"
+      "  tally compare --modes ring,hierarchical --per-node 2   machines of two workers each\n"
       "  tally compare --modes ps --ps-placement colocated --codecs none,topk,topk:ratio=0.001");
   return [options, &context] { return RunCompare(*options, context); };
 }

@@ -33,8 +33,10 @@ double Mean(const std::vector<Json>& objects, const char* key) {
   return objects.empty() ? 0 : sum / static_cast<double>(objects.size());
 }
 
-// "owners on 2 servers over zmq" or "schedule ring over tcp".
-void ParseExchange(const std::string& described, Row* row) {
+// "owners on 2 servers over zmq" or "schedule ring over tcp", maybe behind "node stages around ".
+void ParseExchange(std::string described, Row* row) {
+  constexpr std::string_view kStages = "node stages around ";
+  if (described.starts_with(kStages)) described.erase(0, kStages.size());
   const std::size_t space = std::min(described.find(' '), described.size());
   row->exchange = described.substr(0, space);
   if (row->exchange != "schedule" || space == described.size()) return;
@@ -93,6 +95,7 @@ Json RowToJson(const Row& row) {
       {"workers", setting.workers},
       {"servers", setting.servers},
       {"ps_placement", setting.with_servers() ? Json(setting.colocated ? "colocated" : "separate") : Json(nullptr)},
+      {"workers_per_node", setting.workers_per_node},
       {"nics", setting.nics()},
       {"rate", setting.rate.empty() ? Json(nullptr) : Json(setting.rate)},
       {"seed", setting.seed},
@@ -148,6 +151,8 @@ std::optional<double> PredictedCommMs(const Setting& setting, const std::optiona
   // The run may have ended before its codec began.
   if (setting.steps <= CodecStages(setting.compression).back().first_step) return std::nullopt;
   if (setting.rate_bits <= 0 || setting.compression.codec == "powersgd") return std::nullopt;
+  // Only node stages make one stream of the workers that share a NIC.
+  if (setting.workers_per_node > 1 && setting.mode != Mode::kHierarchical) return std::nullopt;
   double push = 0, reply = 0;
   for (const std::uint64_t elements : tensor_elements) {
     const auto tensor = TensorBytes({"", ElementCount(elements)}, setting.workers, setting.compression);
@@ -155,7 +160,7 @@ std::optional<double> PredictedCommMs(const Setting& setting, const std::optiona
     push += static_cast<double>(tensor->push);
     reply += static_cast<double>(tensor->reply);
   }
-  const ClusterModel cluster = {.bytes_per_s = setting.rate_bits / 8, .alpha_s = kAlphaS, .workers = setting.workers,
+  const ClusterModel cluster = {.bytes_per_s = setting.rate_bits / 8, .alpha_s = kAlphaS, .workers = setting.nodes(),
                                 .servers = setting.servers};
   if (schedule.has_value()) {
     const auto entry = FindSchedule(*schedule);

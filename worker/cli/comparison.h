@@ -19,7 +19,8 @@ struct Setting {
   std::string codec_text;      // as it was asked for: "topk:ratio=0.001"; empty: the codec's name
   std::uint32_t workers = 4;
   std::uint32_t servers = 0;   // 0 for modes that use none
-  bool colocated = false;      // server i on worker i's NIC; servers <= workers
+  std::uint32_t workers_per_node = 1;  // that share a NIC and, in mode hierarchical, memory
+  bool colocated = false;      // server i on node i's NIC; servers <= nodes
   std::string rate;            // of each emulated NIC and direction, "1gbit"; empty = not emulated
   double rate_bits = 0;        // the same as a number
   std::uint64_t seed = 1;
@@ -27,8 +28,9 @@ struct Setting {
   double target = 0;           // accuracy; 0 = none
 
   bool with_servers() const { return servers > 0; }
-  // NICs that the pattern occupies: with servers of their own n + k, else n.
-  std::uint32_t nics() const { return workers + (colocated ? 0 : servers); }
+  std::uint32_t nodes() const { return (workers + workers_per_node - 1) / workers_per_node; }
+  // NICs that the pattern occupies: with servers of their own one for each besides the nodes'.
+  std::uint32_t nics() const { return nodes() + (colocated ? 0 : servers); }
   // "ps colocated", "ring": mode and, where it is not the usual one, placement.
   std::string Pattern() const;
   const std::string& CodecText() const { return codec_text.empty() ? compression.codec : codec_text; }

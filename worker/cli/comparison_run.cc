@@ -98,11 +98,13 @@ LocalJobOptions JobOptions(const ComparisonRun& run, const Setting& setting, con
     options.worker_command.push_back("--target");
     options.worker_command.push_back(nlohmann::json(setting.target).dump());
   }
+  // The folder's name is unique on this machine, so the nodes' and NICs' are too.
+  const std::string prefix = fs::path(folder).filename().string();
+  options.workers_per_node = setting.workers_per_node;
+  if (setting.mode == Mode::kHierarchical) options.worker_environment_extra["TALLY_TOPOLOGY_NODE"] = prefix + "-node{node}";
   if (!setting.rate.empty()) {
-    // The folder's name is unique on this machine, so the NICs' are too.
-    const std::string prefix = fs::path(folder).filename().string();
-    options.worker_environment_extra["TALLY_LINK_NIC"] = prefix + "-worker{rank}";
-    options.server_overrides.push_back("link.nic=" + prefix + (setting.colocated ? "-worker" : "-server") + "{index}");
+    options.worker_environment_extra["TALLY_LINK_NIC"] = prefix + "-node{node}";
+    options.server_overrides.push_back("link.nic=" + prefix + (setting.colocated ? "-node" : "-server") + "{index}");
   }
   return options;
 }

@@ -90,7 +90,7 @@ struct LocalJob::Impl {
       variables.erase("TALLY_COORDINATOR_ADDRESS");
     }
     for (const auto& [name, value] : options.worker_environment_extra) {
-      variables[name] = Replaced(value, "{rank}", rank);
+      variables[name] = Replaced(Replaced(value, "{rank}", rank), "{node}", rank / options.workers_per_node);
     }
     return variables;
   }

@@ -24,7 +24,9 @@ struct LocalJobOptions {
   std::string config_file;                         // the job's TOML file, for servers and workers; empty = none
   std::vector<std::string> overrides;              // "section.key=value", for servers and workers
   std::vector<std::string> server_overrides;       // for servers only; {index} is replaced: "link.nic=s{index}"
-  std::map<std::string, std::string> worker_environment_extra;  // added for workers; {rank} in a value is replaced
+  std::map<std::string, std::string> worker_environment_extra;  // added for workers; {rank} and {node} in
+                                                                // a value are replaced
+  std::uint32_t workers_per_node = 1;              // node = rank / this
   std::map<std::string, std::string> environment;  // what children start from
   std::string work_directory;                      // for port files and server reports; empty = a fresh one, removed
   bool server_reports = false;                     // each server writes <work_directory>/server<i>.json at its end
