@@ -73,14 +73,15 @@ Result<Mapping> Mapping::Make(int fd, std::uint64_t bytes, bool writable) {
     int fd;
     ~Closer() { close(fd); }
   } closer{fd};
+  // Seals first: a size that is still open could change after it was looked at.
+  constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+  if (const int seals = fcntl(fd, F_GET_SEALS); seals < 0 || (seals & kSeals) != kSeals) {
+    return Corrupt("shared memory: its size is not sealed");
+  }
   struct stat info {};
   if (fstat(fd, &info) != 0) return Unavailable(std::string("shared memory: fstat: ") + std::strerror(errno));
   if (info.st_size < 0 || static_cast<std::uint64_t>(info.st_size) != bytes) {
     return Mismatch("shared memory: expected " + std::to_string(bytes) + " bytes, got " + std::to_string(info.st_size));
-  }
-  constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
-  if (const int seals = fcntl(fd, F_GET_SEALS); seals < 0 || (seals & kSeals) != kSeals) {
-    return Corrupt("shared memory: its size is not sealed");
   }
   Mapping mapping;
   if (bytes == 0) return mapping;

@@ -19,6 +19,7 @@ struct ResidualOrigin {
   EpochId epoch;
   std::uint32_t world = 0;
   Rank rank;
+  std::uint32_t nodes = 0;  // with node stages a digest of which ranks share a node: who keeps what hangs on it
 };
 
 // What was kept of a tensor, or of a part of it.

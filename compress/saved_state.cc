@@ -103,7 +103,7 @@ std::vector<std::byte> EncodeState(const SavedState& state) {
   writer.out.reserve(kBodyAt + 64 + entries * 160 + values * sizeof(float));
   writer.Put(kMagic);
   writer.Put(kSavedStateVersion);
-  writer.Put(std::uint32_t{0});
+  writer.Put(residuals.origin.nodes);
   writer.Put(std::uint64_t{0});
   writer.Put(residuals.origin.epoch.value);
   writer.Put(residuals.origin.world);
@@ -128,7 +128,7 @@ std::uint64_t StateDigest(std::span<const std::byte> bytes, std::uint64_t seed) 
 Result<SavedState> DecodeState(std::span<const std::byte> bytes) {
   Reader reader(bytes);
   std::uint64_t magic = 0, sum = 0;
-  std::uint32_t version = 0, zero = 0, entries = 0;
+  std::uint32_t version = 0, nodes = 0, entries = 0;
   TALLY_RETURN_IF_ERROR(reader.Get("its magic number", &magic));
   if (magic != kMagic) return Wrong("magic number", kMagic, magic);
   TALLY_RETURN_IF_ERROR(reader.Get("its version", &version));
@@ -136,14 +136,14 @@ Result<SavedState> DecodeState(std::span<const std::byte> bytes) {
     return Unsupported("saved state of version " + std::to_string(version) + ", this program reads version " +
                        std::to_string(kSavedStateVersion));
   }
-  TALLY_RETURN_IF_ERROR(reader.Get("its head", &zero));
+  TALLY_RETURN_IF_ERROR(reader.Get("its nodes", &nodes));
   TALLY_RETURN_IF_ERROR(reader.Get("its checksum", &sum));
-  if (zero != 0) return Wrong("reserved field", 0, zero);
   if (const std::uint64_t found = XXH3_64bits(bytes.data() + kBodyAt, bytes.size() - kBodyAt); found != sum) {
     return Wrong("checksum", sum, found);
   }
   SavedState state;
   SavedResiduals& residuals = state.residuals;
+  residuals.origin.nodes = nodes;
   TALLY_RETURN_IF_ERROR(reader.Get("the epoch", &residuals.origin.epoch.value));
   TALLY_RETURN_IF_ERROR(reader.Get("the world", &residuals.origin.world));
   TALLY_RETURN_IF_ERROR(reader.Get("the rank", &residuals.origin.rank.value));

@@ -26,6 +26,9 @@ class SharedScales {
   // Per block of slab u, null if its tensor has none. 0 stands for a block that was all zeros everywhere.
   const float* Old(std::uint32_t slab) const { return any() ? scales_.Old(as_tensors_.slabs[slab]) : nullptr; }
   float* Next(std::uint32_t slab);
+  // The step that is open gives scales, also where this process gets none (another one may carry its slabs, or all keep
+  // their tensors): all members count them as known from the same step on.
+  void Expect() { given_ = given_ || any(); }
 
   // Between steps: what a slab's Old is (empty if its tensor has none), and its replacement, which then counts as known.
   std::span<const float> Values(std::uint32_t slab) const {

@@ -31,7 +31,7 @@ struct Header {
   codecVersion @10 :UInt8;
   flags @11 :UInt16;         # 1 non-finite, 2 previous step committed, 4 previous step skipped, 8 keep,
                              # 16 in place, 32 zeros
-  weight @12 :Float64;       # push: w; partial: weights added so far; reply and total: W
+  weight @12 :Float64;       # push: w; partial: weights added so far; reply and total: W; not in nodeReply
   slabs @13 :List(UInt32);   # strictly rising, all of one owner and one bucket
   contributors @14 :List(UInt32);  # positions, where it is not everybody
   payloadBytes @15 :UInt64;

@@ -168,6 +168,7 @@ void Server::OnEpoch(EpochMessage message) {
   host.job_hash = message.job_hash;
   host.incarnation = incarnation_;
   host.workers = node_stages() ? nodes_.count() : workers_;
+  host.senders = workers_;
   host.memory_cap_bytes = config_.server.memory_cap_bytes != 0
                               ? config_.server.memory_cap_bytes
                               : static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) *

@@ -18,6 +18,7 @@
 namespace tally {
 namespace {
 
+constexpr Nanos kShareBound = std::chrono::seconds(5);
 constexpr Nanos kContinueLater = std::chrono::microseconds(100);
 
 std::string HostName() {
@@ -261,6 +262,7 @@ void Engine::MakeOwnerHost(Position self) {
   host.job_hash = epoch_.job_hash;
   host.incarnation = incarnation_;
   host.workers = staged() ? nodes_.count() : workers_;
+  host.senders = workers_;
   host.send = [this](Position p, std::uint32_t key, const FrameHeader& header, std::span<const std::byte> payload,
                      BufferRef hold) {
     const Position to = staged() ? nodes_.carrier(key, p.value) : p;
@@ -345,7 +347,7 @@ void Engine::OnLayout(LayoutMessage message) {
     options.exchange.header.incarnation = incarnation_;
     options.exchange.header.group = tables->message.group;
     options.exchange.self = Position(links_->self().index);
-    options.exchange.positions = workers_;
+    options.exchange.positions = options.exchange.senders = workers_;
     options.exchange.limits = MakeFlowLimits(*tables, c, owner_host_->workers());
     options.exchange.seed = c.compression.seed;
     options.exchange.stochastic = StochasticRounding(c.compression);
@@ -401,14 +403,25 @@ std::unique_ptr<NodeShare> Engine::MakeNodeShare(GroupId group) {
       }
     }
     if (peer.endpoint.empty() || node_memory_ == nullptr) peer.fault = "link.shm is off";
+    // Who could not be reached once is not waited for again.
+    if (unshared_.contains(p.value)) {
+      peer.endpoint.clear();
+      peer.fault = "could not share memory before";
+    }
   }
   const ArenaRequest request{epoch_.job_hash, epoch_.epoch, group, ArenaKind::kInputs, self, false};
   return std::make_unique<NodeShare>(&loop_, node_memory_.get(), request, std::move(peers));
 }
 
+// For a node's processes to map each other's memory; whoever waits for it must not give up before.
+Nanos Engine::ShareBound() const { return std::min<Nanos>(kShareBound, loaded_.config.step.timeout / 2); }
+
 void Engine::ShareWithNode(GroupRuntime* group, std::function<void(Status)> done) {
   auto share = MakeNodeShare(group->tables().message.group);
-  group->ShareWithNode(std::move(share), kShareBound, [this, done = std::move(done)](Status status, std::string faults) {
+  group->ShareWithNode(std::move(share), ShareBound(), [this, group, done = std::move(done)](Status status, std::string faults) {
+    for (const NodeShare::Peer& peer : group->share()->peers()) {
+      if (!peer.fault.empty()) unshared_.insert(peer.position.value);
+    }
     if (!faults.empty() && !std::exchange(told_unshared_, true)) {
       logger_->Warn("not all of this node's processes share memory: frames carry their gradients", {{"why", faults}});
     }

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -101,6 +102,8 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   }
   void TellGroup(const GroupRuntime& group);
   std::unique_ptr<NodeShare> MakeNodeShare(GroupId group);
+  Nanos ShareBound() const;
+  std::uint32_t Arrangement() const { return staged() ? nodes_.digest() : 0; }  // of ResidualOrigin
   void ShareWithNode(GroupRuntime* group, std::function<void(Status)> done);
   void CheckJoined();
   Status JoinError();
@@ -148,6 +151,7 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   std::map<std::uint32_t, std::unique_ptr<GroupRuntime>> groups_;
   std::map<std::uint32_t, std::unique_ptr<GroupRuntime>> sharing_;  // not in groups_ before they see their node's memory
   Nodes nodes_;
+  std::set<std::uint32_t> unshared_;         // positions of the node with which sharing failed
   std::unique_ptr<NodeMemory> node_memory_;  // null: this process shares none
   std::unique_ptr<OwnerHost> owner_host_;
   std::unique_ptr<Transport> control_transport_, worker_transport_, server_transport_;

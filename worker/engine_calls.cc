@@ -1,4 +1,5 @@
 // The side of the engine that callers see: what they hand over and what they wait for. Any thread but the loop's.
+#include <cfenv>
 #include <ctime>
 #include <future>
 #include <limits>
@@ -13,7 +14,23 @@ namespace {
 constexpr Nanos kFlushBound = std::chrono::seconds(2);
 constexpr Nanos kLetGoBound = std::chrono::seconds(30);
 constexpr Nanos kPoll = std::chrono::milliseconds(2);
+constexpr Nanos kSpeakUp = std::chrono::seconds(5);
 constexpr GroupId kMeetingGroup{std::numeric_limits<std::uint32_t>::max()};  // of memory that is no group's
+
+// Sums keep denormals and round to nearest whatever the caller's thread has set, as those of the engine's thread do.
+class DefaultFloatingPoint {
+ public:
+  DefaultFloatingPoint() {
+    std::fegetenv(&callers_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~DefaultFloatingPoint() { std::fesetenv(&callers_); }
+  DefaultFloatingPoint(const DefaultFloatingPoint&) = delete;
+  DefaultFloatingPoint& operator=(const DefaultFloatingPoint&) = delete;
+
+ private:
+  std::fenv_t callers_;
+};
 
 }  // namespace
 
@@ -132,7 +149,7 @@ Result<SavedState> Engine::Save(GroupRuntime* group) {
       [this, group, saved] {
         const GroupTables& tables = group->tables();
         const OwnerHost& host = *owner_host_;
-        *saved = group->Save({tables.message.epoch, workers_, rank()}, host.owner(tables.message.group));
+        *saved = group->Save({tables.message.epoch, workers_, rank(), Arrangement()}, host.owner(tables.message.group));
         return Status::Ok();
       },
       "the state of a group"));
@@ -145,7 +162,7 @@ Status Engine::Restore(GroupRuntime* group, SavedState state) {
   return OnLoop(
       [this, group, saved] {
         const GroupTables& tables = group->tables();
-        const ResidualOrigin origin{tables.message.epoch, workers_, rank()};
+        const ResidualOrigin origin{tables.message.epoch, workers_, rank(), Arrangement()};
         return group->Restore(*saved, origin, owner_host_->owner(tables.message.group));
       },
       "reading back the state of a group");
@@ -155,7 +172,10 @@ Status Engine::AllReduce(std::span<float> data, ReduceOp op) {
   if (failed_) return failure();
   TALLY_RETURN_IF_ERROR(MeetNode());
   const CollectiveShape shape{data.size(), DType::kFloat32, op, ++last_call_};
-  if (on_node_ != nullptr) return EndOnNode(on_node_->AllReduce(data, data, shape));
+  if (on_node_ != nullptr) {
+    const DefaultFloatingPoint mode;
+    return EndOnNode(on_node_->AllReduce(data, data, shape));
+  }
   TALLY_ASSIGN_OR_RETURN(GroupRuntime * group, CollectiveGroup(shape));
   return RunCollective(group, shape, data);
 }
@@ -165,8 +185,9 @@ Status Engine::AllReduce(GroupRuntime* buffer, ReduceOp op) {
   const std::span<float> input = buffer->arena_input(0);
   const CollectiveShape shape{input.size(), DType::kFloat32, op, ++last_call_};
   if (on_node_ == nullptr || !buffer->all_share) return RunCollective(buffer, shape, {});
-  std::vector<const float*>& inputs = buffer->node_inputs;
-  return EndOnNode(on_node_->AllReduceShared(inputs, {buffer->result(0), input.size()}, shape));
+  const DefaultFloatingPoint mode;
+  const std::uint32_t number = buffer->tables().message.group.value;
+  return EndOnNode(on_node_->AllReduceShared(buffer->node_inputs, {buffer->result(0), input.size()}, shape, number));
 }
 
 // An error that this rank alone may know of ends the job.
@@ -189,7 +210,7 @@ Status Engine::MeetNode() {
     const auto done = std::make_shared<Completion>();
     Post([this, done, first] {
       node_share_ = MakeNodeShare(kMeetingGroup);
-      node_share_->Begin(&staging_, first ? &meeting_ : nullptr, kShareBound, [done] { done->Complete(Status::Ok()); });
+      node_share_->Begin(&staging_, first ? &meeting_ : nullptr, ShareBound(), [done] { done->Complete(Status::Ok()); });
     });
     TALLY_RETURN_IF_ERROR(Wait(*done, [] { return std::string("the node's shared memory"); }, nullptr));
   }
@@ -201,8 +222,13 @@ Status Engine::MeetNode() {
   options.ranks = workers_;
   options.spin = loaded_.config.worker.spin;
   options.timeout = loaded_.config.step.timeout;
-  options.alive = [this](Nanos waited) {
+  options.alive = [this, told = Nanos{0}](Nanos waited) mutable {
     if (failed_) return failure();
+    if (waited < told) told = Nanos{0};  // another wait
+    if (waited - told >= kSpeakUp) {
+      told = waited;
+      logger_->Info("waiting", {{"for", "all ranks of the node to come to a collective call"}});
+    }
     // A rank that has left in good order will not come; it need not be missed, if it has done its part.
     if (!someone_left_ || waited < loaded_.config.membership.dead) return Status::Ok();
     const std::lock_guard lock(failure_mutex_);

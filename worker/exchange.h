@@ -48,6 +48,7 @@ struct ExchangeOptions {
   FrameHeader header;  // job, incarnation, group, epoch, own position: copied into every frame
   Position self;
   std::uint32_t positions = 1;
+  std::uint32_t senders = 1;  // processes, each of which has a credit of its own: with node stages more than positions
   FlowLimits limits;
   std::uint64_t seed = 1;
   bool stochastic = false;

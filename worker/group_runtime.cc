@@ -249,6 +249,7 @@ void GroupRuntime::Open(StepWeight weight) {
   rate_ = options_.follow_learning_rate && std::isfinite(learning_rate) ? learning_rate : 0;
   if (rate_ != 0 && last_rate_ != 0) state_.feedback.Scale(std::min(last_rate_ / rate_, 2.0F));
   for (Linear& linear : linear_) linear.delivered = Delivered::kMean;
+  if (wire_ == wires_.back().get()) state_.scales.Expect();
   for (const auto& exchange : wire_->exchanges) exchange->BeginStep(step_, last_verdict_, weight.declared, collective_);
   std::swap(opening_, early_);
   early_bytes_ = 0;
@@ -430,7 +431,10 @@ void GroupRuntime::OnFrame(Frame& frame) {
   if (step.value == step_.value + (open_ ? 1 : 0) && frame.header.kind != FrameKind::kReply) {
     constexpr std::uint64_t kFrameCost = 256;  // so that empty frames count, too
     early_bytes_ += frame.payload.size() + frame.header.slabs.size() * sizeof(std::uint32_t) + kFrameCost;
-    if (early_bytes_ > 2 * options_.exchange.limits.credit_bytes * options_.exchange.positions * tables_->phases()) {
+    // Inside a node there is no credit, but everybody pushes each number once.
+    const std::uint64_t inside = options_.nodes == nullptr ? 0 : 2 * input_arena_.bytes().size();
+    const std::uint64_t credit = 2 * options_.exchange.limits.credit_bytes * options_.exchange.senders * tables_->phases();
+    if (early_bytes_ > credit + inside) {
       Check(Corrupt("early frames of step " + std::to_string(step.value) + " exceed the credit of all positions"));
       return;
     }

@@ -17,6 +17,10 @@ SavedTensor Copied(const std::string& name, std::span<const float> values, std::
   return {name, {values.begin(), values.end()}, offset, codec};
 }
 
+std::string Arrangement(std::uint32_t nodes) {
+  return nodes == 0 ? "without node stages" : "with node stages (arrangement " + std::to_string(nodes) + ")";
+}
+
 Status Misfit(const std::string& what, const std::string& expected, const std::string& got) {
   return Mismatch("saved state: " + what + ": expected " + expected + ", got " + got);
 }
@@ -76,6 +80,12 @@ Status GroupRuntime::Restore(const SavedState& saved, const ResidualOrigin& orig
   if (open_ || broken_) return InvalidArgument("saved state is read back between steps of a job that runs");
   const Layout& dense = tables_->dense;
   TALLY_RETURN_IF_ERROR(CheckOrigin(saved.residuals, dense, origin));
+  const bool any = !saved.residuals.tensors.empty() || !saved.velocities.empty() || !saved.scales.empty();
+  if (any && saved.residuals.origin.nodes != origin.nodes) {
+    return Mismatch("saved state: of a job " + Arrangement(saved.residuals.origin.nodes) + ", this one is " +
+                    Arrangement(origin.nodes) +
+                    "; what codecs keep lies with the rank that carries it, so resume with the same ranks on each node");
+  }
   if (saved.step != step_) {
     return Misfit("step (GroupOptions::first_step)", std::to_string(step_.value), std::to_string(saved.step.value));
   }

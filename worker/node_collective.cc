@@ -38,6 +38,10 @@ std::string Describe(const CollectiveShape& shape) {
          " fp32 elements (call " + std::to_string(shape.call) + ")";
 }
 
+std::string Memory(std::uint32_t number) {
+  return number == 0 ? "memory of its own" : "buffer " + std::to_string(number);
+}
+
 void Pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -57,7 +61,7 @@ struct NodeCollective::Control {
 struct NodeCollective::RankLine {
   struct Asked {
     std::atomic<std::uint64_t> elements, call;
-    std::atomic<std::uint32_t> op;
+    std::atomic<std::uint32_t> op, memory;
   };
   std::atomic<std::uint32_t> round;  // last one that it has come to
   Asked asked[2];
@@ -87,11 +91,12 @@ float* NodeCollective::Staged(std::uint32_t rank, std::uint32_t slot) const {
 
 float* NodeCollective::Result(std::uint32_t slot) const { return reinterpret_cast<float*>(results_) + slot * kPiece; }
 
-Status NodeCollective::Begin(const CollectiveShape& shape) {
+Status NodeCollective::Begin(const CollectiveShape& shape, std::uint32_t memory) {
   shape_ = shape;
   const std::uint32_t place = (round_ + 1) % 2;
   RankLine::Asked& own = Line(options_.self).asked[place];
   own.op.store(static_cast<std::uint32_t>(shape.op), std::memory_order_relaxed);
+  own.memory.store(memory, std::memory_order_relaxed);
   own.elements.store(shape.elements, std::memory_order_relaxed);
   own.call.store(shape.call, std::memory_order_relaxed);
   TALLY_RETURN_IF_ERROR(AllHere());
@@ -100,7 +105,13 @@ Status NodeCollective::Begin(const CollectiveShape& shape) {
     const CollectiveShape other{asked.elements.load(std::memory_order_relaxed), DType::kFloat32,
                                 asked.op.load(std::memory_order_relaxed) == 0 ? ReduceOp::kSum : ReduceOp::kMean,
                                 asked.call.load(std::memory_order_relaxed)};
-    if (other == shape) continue;
+    const std::uint32_t others = asked.memory.load(std::memory_order_relaxed);
+    if (other == shape && others == memory) continue;
+    if (other == shape) {
+      return Mismatch("collective call " + std::to_string(shape.call) + ": rank " + std::to_string(options_.self) +
+                      " gives " + Memory(memory) + ", rank " + std::to_string(rank) + " " + Memory(others) +
+                      "; all ranks make the same calls with the same buffers in the same order");
+    }
     return Mismatch("collective call: rank " + std::to_string(options_.self) + " asks for " + Describe(shape) + ", rank " +
                     std::to_string(rank) + " for " + Describe(other) + "; all ranks make the same calls in the same order");
   }
@@ -162,14 +173,15 @@ std::string NodeCollective::Absent(std::uint32_t round) const {
 
 // Piece k is staged while the others still sum piece k-1, and taken out while they stage piece k+1; one wait per piece.
 // Slots alternate through all calls: whoever writes one has met everybody since the last reading of it.
-Status NodeCollective::AllReduce(std::span<const float> in, std::span<float> out, const CollectiveShape& shape) {
+Status NodeCollective::Reduce(std::span<const float> in, std::span<float> out, const CollectiveShape& shape,
+                              std::uint32_t memory) {
   const std::size_t n = in.size();
   const float divisor = Divisor(shape);
   std::uint32_t slot = slot_;
   slot_ ^= 1;
   if (n <= kWhole) {
     Copy(Staged(options_.self, slot), in.data(), n, false);
-    TALLY_RETURN_IF_ERROR(Begin(shape));
+    TALLY_RETURN_IF_ERROR(Begin(shape, memory));
     for (std::uint32_t rank = 0; rank < options_.ranks; ++rank) terms_[rank] = {Staged(rank, slot), 1};
     (void)SumTerms(out.data(), terms_, divisor, n, false);
     return Status::Ok();
@@ -182,7 +194,7 @@ Status NodeCollective::AllReduce(std::span<const float> in, std::span<float> out
     Copy(Staged(options_.self, to) + end, in.data() + first + end, count - end, false);
   };
   stage(0, slot);
-  TALLY_RETURN_IF_ERROR(Begin(shape));
+  TALLY_RETURN_IF_ERROR(Begin(shape, memory));
   for (std::size_t first = 0; first < n; first += kPiece) {
     const std::size_t count = std::min(n - first, kPiece), next = first + count;
     const auto [begin, end] = Part(count, options_.self, options_.ranks);
@@ -200,16 +212,31 @@ Status NodeCollective::AllReduce(std::span<const float> in, std::span<float> out
   return Status::Ok();
 }
 
-Status NodeCollective::AllReduceShared(std::span<const float* const> inputs, std::span<float> out,
-                                       const CollectiveShape& shape) {
+Status NodeCollective::ReduceShared(std::span<const float* const> inputs, std::span<float> out,
+                                    const CollectiveShape& shape, std::uint32_t memory) {
   const std::size_t n = out.size();
   // An input may be written again as soon as its own rank's call has ended, so a small one is read from where it is staged.
-  if (n <= kWhole) return AllReduce({inputs[options_.self], n}, out, shape);
-  TALLY_RETURN_IF_ERROR(Begin(shape));
+  if (n <= kWhole) return Reduce({inputs[options_.self], n}, out, shape, memory);
+  TALLY_RETURN_IF_ERROR(Begin(shape, memory));
   const auto [begin, end] = Part(n, options_.self, options_.ranks);
   for (std::uint32_t rank = 0; rank < options_.ranks; ++rank) terms_[rank] = {inputs[rank] + begin, 1};
   (void)SumTerms(out.data() + begin, terms_, Divisor(shape), end - begin, n >= kStream);
   return AllHere();
+}
+
+Status NodeCollective::AllReduce(std::span<const float> in, std::span<float> out, const CollectiveShape& shape) {
+  return broken_.ok() ? Kept(Reduce(in, out, shape, 0)) : broken_;
+}
+
+Status NodeCollective::AllReduceShared(std::span<const float* const> inputs, std::span<float> out,
+                                       const CollectiveShape& shape, std::uint32_t memory) {
+  return broken_.ok() ? Kept(ReduceShared(inputs, out, shape, memory)) : broken_;
+}
+
+// Rounds are no longer those of the others after one.
+Status NodeCollective::Kept(const Status& status) {
+  if (broken_.ok()) broken_ = status;
+  return status;
 }
 
 }  // namespace tally

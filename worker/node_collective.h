@@ -33,17 +33,24 @@ class NodeCollective {
   // `staging`: per rank, StagingBytes each; the own one is written, `shared` too. All zeros at first.
   NodeCollective(Options options, std::vector<std::span<std::byte>> staging, std::span<std::byte> shared);
 
+  // `memory` tells buffers apart that are equally long: a number that all ranks have for the same one; 0 in the first call.
+  // After an error no call succeeds.
   // out = sum over all ranks of `in`, divided by the number of ranks for a mean. `in` may be `out`. Errors: kMismatch
   // (another rank is in another call), kTimeout (names who did not come), what `alive` says; out is then undefined.
   Status AllReduce(std::span<const float> in, std::span<float> out, const CollectiveShape& shape);
   // The same where everybody's input is mapped, and `out` is one memory of all.
-  Status AllReduceShared(std::span<const float* const> inputs, std::span<float> out, const CollectiveShape& shape);
+  Status AllReduceShared(std::span<const float* const> inputs, std::span<float> out, const CollectiveShape& shape,
+                         std::uint32_t memory);
 
  private:
   struct Control;
   struct RankLine;
 
-  Status Begin(const CollectiveShape& shape);
+  Status Reduce(std::span<const float> in, std::span<float> out, const CollectiveShape& shape, std::uint32_t memory);
+  Status ReduceShared(std::span<const float* const> inputs, std::span<float> out, const CollectiveShape& shape,
+                      std::uint32_t memory);
+  Status Kept(const Status& status);  // remembers the first error
+  Status Begin(const CollectiveShape& shape, std::uint32_t memory);
   Status AllHere();
   Status WaitFor(std::uint32_t round);
   std::string Absent(std::uint32_t round) const;
@@ -62,6 +69,7 @@ class NodeCollective {
   std::uint32_t round_ = 0;  // of waits for everybody
   std::uint32_t slot_ = 0;   // of the two, that the next piece takes
   CollectiveShape shape_;    // of the call that is open
+  Status broken_;
   std::vector<Term> terms_;
 };
 

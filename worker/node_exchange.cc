@@ -36,7 +36,6 @@ NodeExchange::NodeExchange(const ExchangeOptions& options, std::shared_ptr<const
   self_ = nodes.local_rank(options.self);
   const Layout& layout = tables_->layout;
   carried_of_slab_.assign(layout.slabs.size(), kNotHere);
-  push_of_slab_.assign(layout.slabs.size(), kNotHere);
   bucket_slabs_.resize(layout.buckets.size(), std::vector<std::vector<std::uint32_t>>(local_.size()));
   bucket_carried_.resize(layout.buckets.size());
   for (std::uint32_t b = first_bucket; b < end_bucket; ++b) {
@@ -98,30 +97,18 @@ void NodeExchange::BeginStep(StepId step, std::uint16_t verdict_flags, double de
   next_sum_ = first_bucket_;
   between_begun_ = false;
   std::fill(done_.begin(), done_.end(), false);
-  std::ranges::fill(push_of_slab_, kNotHere);
-  pushes_.clear();
-  next_push_ = 0;
-  outstanding_ = 0;
   early_.Clear();
   early_bytes_ = 0;
   ready_.clear();
 }
 
 Status NodeExchange::StartBucket(std::uint32_t bucket) {
-  const std::size_t first_push = pushes_.size();
   for (std::uint32_t local = 0; local < size(); ++local) {
     if (local != self_) TALLY_RETURN_IF_ERROR(PushTo(local, bucket));
   }
-  // By number: the lowest unfinished slab is then sent by everybody, whatever the credit.
-  std::sort(pushes_.begin() + static_cast<std::ptrdiff_t>(first_push), pushes_.end(),
-            [](const Push& a, const Push& b) { return a.slabs.front() < b.slabs.front(); });
-  for (std::size_t i = first_push; i < pushes_.size(); ++i) {
-    for (const std::uint32_t u : pushes_[i].slabs) push_of_slab_[u] = static_cast<std::uint32_t>(i);
-  }
   started_[bucket] = true;
   for (const std::uint32_t c : bucket_carried_[bucket]) TakeOwn(carried_[c].slab);
-  TALLY_RETURN_IF_ERROR(Advance());
-  return Continue();
+  return Advance();
 }
 
 void NodeExchange::PrepareFrame(FrameKind kind, std::uint32_t bucket) {
@@ -138,7 +125,9 @@ Status NodeExchange::SendTo(std::uint32_t local, std::span<const std::byte> payl
   return environment_->Send({Role::kWorker, local_[local].value}, run_.front(), header_, payload, std::move(hold));
 }
 
-// What needs no payload goes at once, one frame for all that is alike; the rest becomes pushes_.
+// What needs no payload goes in one frame for all that is alike. There is no credit inside a node: a carrier can answer
+// only when every local rank has pushed, so that any limit could make each wait for another's. What a carrier holds is
+// bounded by the step.
 Status NodeExchange::PushTo(std::uint32_t local, std::uint32_t bucket) {
   PrepareFrame(FrameKind::kNodePush, bucket);
   header_.weight = *weights_[self_];
@@ -150,17 +139,11 @@ Status NodeExchange::PushTo(std::uint32_t local, std::uint32_t bucket) {
     run_.clear();
     return status;
   };
-  Push push{local, {}, 0};
-  const auto close = [&] {
-    if (!push.slabs.empty()) pushes_.push_back(std::exchange(push, {local, {}, 0}));
-  };
+  std::vector<std::uint32_t> dense;  // those whose numbers travel
   for (const std::uint32_t u : bucket_slabs_[bucket][local]) {
     const bool kept = environment_->Kept(u), zeros = kept || environment_->Absent(u);
     if (!zeros && !in_place) {
-      const std::uint64_t bytes = SlabOf(u).elements * sizeof(float);
-      if (push.bytes + bytes > options_.limits.frame_bytes) close();
-      push.slabs.push_back(u);
-      push.bytes += bytes;
+      dense.push_back(u);
       continue;
     }
     const auto wanted = static_cast<std::uint16_t>(kept ? kFlagKeep : zeros ? kFlagZeros : kFlagInPlace);
@@ -177,40 +160,41 @@ Status NodeExchange::PushTo(std::uint32_t local, std::uint32_t bucket) {
     run_.push_back(u);
   }
   TALLY_RETURN_IF_ERROR(flush());
-  close();
+  return PushNumbers(local, dense);
+}
+
+Status NodeExchange::PushNumbers(std::uint32_t local, std::span<const std::uint32_t> slabs) {
+  header_.factor = 1;
+  while (!slabs.empty()) {
+    run_.clear();
+    std::uint64_t bytes = 0;
+    do {
+      run_.push_back(slabs.front());
+      bytes += SlabOf(slabs.front()).elements * sizeof(float);
+      slabs = slabs.subspan(1);
+    } while (!slabs.empty() && bytes + SlabOf(slabs.front()).elements * sizeof(float) <= options_.limits.frame_bytes);
+    const std::uint32_t first = run_.front();
+    if (run_.size() == 1 && environment_->Factor(first) == 1.0F) {
+      const auto own = AsBytes(environment_->Input(first), SlabOf(first).elements);
+      TALLY_RETURN_IF_ERROR(SendTo(local, own, pool_->WrapConst(own, {}), 0));
+      continue;
+    }
+    BufferRef buffer = pool_->Get(bytes);
+    std::size_t offset = 0;
+    for (const std::uint32_t u : run_) {
+      const std::size_t n = SlabOf(u).elements;
+      Scale(reinterpret_cast<float*>(buffer.data() + offset), environment_->Input(u), environment_->Factor(u), n);
+      offset += n * sizeof(float);
+    }
+    const auto payload = buffer.bytes();
+    TALLY_RETURN_IF_ERROR(SendTo(local, payload, std::move(buffer), 0));
+  }
   return Status::Ok();
 }
 
 Status NodeExchange::Continue() {
-  while (next_push_ < pushes_.size()) {
-    const Push& push = pushes_[next_push_];
-    if (outstanding_ != 0 && outstanding_ + push.bytes > options_.limits.credit_bytes) break;
-    ++next_push_;
-    outstanding_ += push.bytes;
-    TALLY_RETURN_IF_ERROR(SendPush(push));
-  }
   if (between_begun_) TALLY_RETURN_IF_ERROR(between_->Continue());
   return SendReplies();
-}
-
-Status NodeExchange::SendPush(const Push& push) {
-  PrepareFrame(FrameKind::kNodePush, SlabOf(push.slabs.front()).bucket);
-  header_.weight = *weights_[self_];
-  run_ = push.slabs;
-  const std::uint32_t first = push.slabs.front();
-  if (push.slabs.size() == 1 && environment_->Factor(first) == 1.0F) {
-    const auto bytes = AsBytes(environment_->Input(first), SlabOf(first).elements);
-    return SendTo(push.local, bytes, pool_->WrapConst(bytes, {}), 0);
-  }
-  BufferRef buffer = pool_->Get(push.bytes);
-  std::size_t offset = 0;
-  for (const std::uint32_t u : push.slabs) {
-    const std::size_t n = SlabOf(u).elements;
-    Scale(reinterpret_cast<float*>(buffer.data() + offset), environment_->Input(u), environment_->Factor(u), n);
-    offset += n * sizeof(float);
-  }
-  const auto bytes = buffer.bytes();
-  return SendTo(push.local, bytes, std::move(buffer), 0);
 }
 
 void NodeExchange::TakeOwn(std::uint32_t u) {
@@ -264,7 +248,11 @@ Status NodeExchange::Advance() {
 
 // In the order of the buckets. The node's weight is known with its first summed slab.
 Status NodeExchange::StartBetween() {
-  for (; next_sum_ < end_bucket_ && started_[next_sum_] && open_[next_sum_] == 0; ++next_sum_) {
+  const auto summed = [this](std::uint32_t b) {
+    // Nobody starts a bucket that holds nothing.
+    return tables_->layout.bucket_slabs[b].empty() || (started_[b] && open_[b] == 0);
+  };
+  for (; next_sum_ < end_bucket_ && summed(next_sum_); ++next_sum_) {
     if (bucket_carried_[next_sum_].empty()) continue;
     if (!std::exchange(between_begun_, true)) {
       between_->BeginStep(step_, verdict_flags_, TotalWeight(), collective_);
@@ -281,7 +269,13 @@ Status NodeExchange::StartBetween() {
 
 bool NodeExchange::Kept(std::uint32_t slab) { return carried_[carried_of_slab_[slab]].kept == size(); }
 
-void NodeExchange::SlabDone(std::uint32_t slab, Delivered delivered) { ready_.push_back({slab, delivered}); }
+// A schedule leaves what it got where a frame is flagged; on all ranks the slab is to be the same.
+void NodeExchange::SlabDone(std::uint32_t slab, Delivered delivered) {
+  if (delivered == Delivered::kNonFinite) {
+    std::fill_n(Place(slab), SlabOf(slab).elements, std::numeric_limits<float>::quiet_NaN());
+  }
+  ready_.push_back({slab, delivered});
+}
 
 Status NodeExchange::Send(OwnerRef to, std::uint32_t key, const FrameHeader& header, std::span<const std::byte> payload,
                           BufferRef hold) {
@@ -306,13 +300,12 @@ Status NodeExchange::SendReplies() {
       } while (empty && i < ready_.size() && ready_[i].delivered == delivered &&
                SlabOf(ready_[i].slab).bucket == bucket && run_.size() < kMaxFrameSlabs);
       PrepareFrame(FrameKind::kNodeReply, bucket);
-      header_.weight = delivered == Delivered::kNothing ? 0 : 1;
       const std::uint32_t u = run_.front();
       const auto bytes = empty ? std::span<const std::byte>() : AsBytes(Place(u), SlabOf(u).elements);
-      const auto flags = static_cast<std::uint16_t>(delivered == Delivered::kNonFinite ? kFlagNonFinite
-                                                    : delivered == Delivered::kNothing ? kFlagZeros
-                                                    : in_place                         ? kFlagInPlace
-                                                                                       : 0);
+      const auto flags = static_cast<std::uint16_t>((delivered == Delivered::kNonFinite ? kFlagNonFinite
+                                                     : delivered == Delivered::kNothing ? kFlagZeros
+                                                                                        : 0) |
+                                                    (in_place ? kFlagInPlace : 0));
       TALLY_RETURN_IF_ERROR(SendTo(local, bytes, empty ? BufferRef() : pool_->WrapConst(bytes, {}), flags));
     }
   }
@@ -323,7 +316,6 @@ Status NodeExchange::SendReplies() {
 
 void NodeExchange::Deliver(std::uint32_t u, Delivered delivered) {
   done_[u] = true;
-  if (push_of_slab_[u] != kNotHere) outstanding_ -= SlabOf(u).elements * sizeof(float);
   float* out = environment_->Output(u);
   if (out != Place(u)) Copy(out, Place(u), SlabOf(u).elements, Streams(SlabOf(u).bucket));
   environment_->SlabDone(u, delivered);
@@ -344,7 +336,7 @@ Status NodeExchange::OnFrame(Frame& frame) {
     return Advance();
   }
   early_bytes_ += frame.payload.size() + frame.header.slabs.size() * sizeof(std::uint32_t);
-  if (early_bytes_ > 2 * options_.limits.credit_bytes * places_->nodes->count()) {
+  if (early_bytes_ > 2 * options_.limits.credit_bytes * options_.senders) {
     return Corrupt("early frames exceed the credit of all nodes: a peer ignores its credit");
   }
   std::swap(early_.Add(), frame);
@@ -414,11 +406,12 @@ Status NodeExchange::OnPush(Frame& frame) {
 
 Status NodeExchange::OnReply(Frame& frame) {
   const FrameHeader& header = frame.header;
-  const std::uint16_t how = header.flags;
-  if (how != 0 && how != kFlagInPlace && how != kFlagZeros && how != kFlagNonFinite) {
-    return Corrupt("reply inside the node: flags " + Number(how));
+  const bool in_place = (header.flags & kFlagInPlace) != 0;
+  const auto how = static_cast<std::uint16_t>(header.flags & ~kFlagInPlace);
+  if (how != 0 && how != kFlagZeros && how != kFlagNonFinite) {
+    return Corrupt("reply inside the node: flags " + Number(header.flags));
   }
-  if (how == kFlagInPlace && !places_->share->shares_result()) {
+  if (in_place && !places_->share->shares_result()) {
     return Corrupt("reply inside the node in memory that is not mapped here");
   }
   std::size_t expected = 0;
@@ -428,9 +421,8 @@ Status NodeExchange::OnReply(Frame& frame) {
       return Corrupt("reply inside the node for slab " + Number(u) + " from position " + Number(header.position) +
                      ", which does not carry it");
     }
-    const bool pushed = started_[SlabOf(u).bucket] && (push_of_slab_[u] == kNotHere || push_of_slab_[u] < next_push_);
-    if (done_[u] || !pushed) return Corrupt("reply inside the node for slab " + Number(u) + ", which is not awaited");
-    if (how == 0) expected += SlabOf(u).elements * sizeof(float);
+    if (done_[u] || !started_[SlabOf(u).bucket]) return Corrupt("reply inside the node for slab " + Number(u) + ", which is not awaited");
+    if (how == 0 && !in_place) expected += SlabOf(u).elements * sizeof(float);
   }
   if (header.slabs.empty() || frame.payload.size() != expected) {
     return Corrupt("reply inside the node with " + Number(frame.payload.size()) + " payload bytes, expected " +
@@ -439,10 +431,12 @@ Status NodeExchange::OnReply(Frame& frame) {
   const std::byte* payload = frame.payload.data();
   for (const std::uint32_t u : header.slabs) {
     const std::size_t n = SlabOf(u).elements;
-    if (how == 0) {
+    if (in_place) {
+      // It is there.
+    } else if (how == 0) {
       std::memcpy(Place(u), payload, n * sizeof(float));
       payload += n * sizeof(float);
-    } else if (how != kFlagInPlace) {
+    } else {
       std::fill_n(Place(u), n, how == kFlagZeros ? 0.0F : std::numeric_limits<float>::quiet_NaN());
     }
     Deliver(u, how == kFlagNonFinite ? Delivered::kNonFinite : how == kFlagZeros ? Delivered::kNothing : Delivered::kMean);

@@ -57,12 +57,6 @@ class NodeExchange final : public Exchange, private ExchangeEnvironment {
     std::uint32_t slab = 0;
     std::uint32_t arrived = 0, kept = 0;
   };
-  // Numbers for a carrier that has not mapped them, waiting for credit.
-  struct Push {
-    std::uint32_t local = 0;
-    std::vector<std::uint32_t> slabs;
-    std::uint64_t bytes = 0;
-  };
 
   // ExchangeEnvironment, for the exchange between nodes.
   const float* Input(std::uint32_t slab) override { return Place(slab); }
@@ -87,7 +81,7 @@ class NodeExchange final : public Exchange, private ExchangeEnvironment {
   void PrepareFrame(FrameKind kind, std::uint32_t bucket);
   Status SendTo(std::uint32_t local, std::span<const std::byte> payload, BufferRef hold, std::uint16_t flags);
   Status PushTo(std::uint32_t local, std::uint32_t bucket);
-  Status SendPush(const Push& push);
+  Status PushNumbers(std::uint32_t local, std::span<const std::uint32_t> slabs);
   void TakeOwn(std::uint32_t u);
   void Take(std::uint32_t carried, std::uint32_t local, Part part);
   Status OnPush(Frame& frame);
@@ -128,10 +122,6 @@ class NodeExchange final : public Exchange, private ExchangeEnvironment {
   std::uint32_t next_sum_ = 0;       // first bucket whose carried slabs are not summed
   bool between_begun_ = false;
   std::vector<bool> done_;           // per slab
-  std::vector<Push> pushes_;         // those made ready, in order
-  std::size_t next_push_ = 0;
-  std::uint64_t outstanding_ = 0;
-  std::vector<std::uint32_t> push_of_slab_;
   RecycledList<Frame> early_;        // of the exchange between, before it has begun
   std::uint64_t early_bytes_ = 0;
   struct Ready {

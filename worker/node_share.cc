@@ -57,7 +57,7 @@ void NodeShare::Begin(const Arena* inputs, const Arena* results, Nanos deadline,
     for (Peer& peer : peers_) {
       if (!peer.maps_inputs && peer.fault.empty()) peer.fault = "no answer in time";
     }
-    if (done_ != nullptr) std::exchange(done_, nullptr)();
+    End();
   });
   loop_->Post([this, alive = alive_] {
     if (*alive) Settle();
@@ -87,16 +87,19 @@ void NodeShare::FetchInputs() {
 void NodeShare::Settle() {
   if (open_ == 0 || --open_ != 0 || done_ == nullptr) return;
   loop_->Cancel(timer_);
+  End();
+}
+
+// What comes later counts for frames only, which are the loop's.
+void NodeShare::End() {
+  if (done_ == nullptr) return;
+  complete_ = shares_result_ && std::ranges::none_of(peers_, [](const Peer& peer) { return peer.inputs.empty(); });
   std::exchange(done_, nullptr)();
 }
 
 NodeShare::Peer* NodeShare::Find(Position position) {
   const auto found = std::ranges::find(peers_, position, &Peer::position);
   return found == peers_.end() ? nullptr : &*found;
-}
-
-bool NodeShare::complete() const {
-  return shares_result_ && std::ranges::none_of(peers_, [](const Peer& peer) { return peer.inputs.empty(); });
 }
 
 std::string NodeShare::Faults() const {

@@ -14,8 +14,6 @@
 
 namespace tally {
 
-inline constexpr Nanos kShareBound = std::chrono::seconds(5);  // for a node's processes to map each other's memory
-
 class NodeShare {
  public:
   struct Peer {
@@ -42,8 +40,8 @@ class NodeShare {
   Mapping& results() { return results_; }
   // Result memory here is the node's.
   bool shares_result() const { return shares_result_; }
-  // Every input is mapped here, and the results are the node's.
-  bool complete() const;
+  // When `done` ran every input was mapped here, and the results are the node's. Any thread from then on.
+  bool complete() const { return complete_; }
   // "position 1: connection refused", for people; empty if all share everything.
   std::string Faults() const;
 
@@ -51,13 +49,14 @@ class NodeShare {
   Peer* Find(Position position);
   void FetchInputs();
   void Settle();
+  void End();
 
   EventLoop* loop_;
   NodeMemory* memory_;
   ArenaRequest self_;
   std::vector<Peer> peers_;
   Mapping results_;
-  bool shares_result_ = false;
+  bool shares_result_ = false, complete_ = false;
   std::size_t open_ = 0;  // answers that are awaited
   std::uint64_t bytes_ = 0;
   Nanos deadline_{};

@@ -111,7 +111,7 @@ class ScheduleExchange final : public Exchange {
       return Continue();
     }
     parked_bytes_ += frame.payload.size();
-    if (parked_bytes_ > options_.limits.credit_bytes * options_.positions) {
+    if (parked_bytes_ > options_.limits.credit_bytes * options_.senders) {
       return Corrupt("early frames exceed the credit of all positions: a peer ignores its credit");
     }
     Parked& parked = parked_.Add();

@@ -36,4 +36,13 @@ Nodes::Nodes(std::span<const Member> members) {
   lanes_ = static_cast<std::uint32_t>(lanes);
 }
 
+// FNV-1a, 32 bits.
+std::uint32_t Nodes::digest() const {
+  std::uint32_t hash = 0x811C9DC5u;
+  for (const std::uint32_t node : node_of_) {
+    for (std::uint32_t shift = 0; shift < 32; shift += 8) hash = (hash ^ (node >> shift & 0xFF)) * 0x01000193u;
+  }
+  return hash | 1;
+}
+
 }  // namespace tally

@@ -20,6 +20,8 @@ class Nodes {
   std::uint32_t count() const { return static_cast<std::uint32_t>(nodes_.size()); }
   std::span<const Position> positions(std::uint32_t node) const { return nodes_[node]; }
   std::uint32_t node_of(Position position) const { return node_of_[position.value]; }
+  // Of which positions share a node; never 0.
+  std::uint32_t digest() const;
   // Place among the positions of its node.
   std::uint32_t local_rank(Position position) const { return local_rank_[position.value]; }
 

@@ -99,7 +99,7 @@ Status Send(int socket, const Message& message, int descriptor = -1) {
   return Status::Ok();
 }
 
-// One message, and the descriptor that came with it. More descriptors than one are closed by the system (MSG_CTRUNC).
+// One message, and the descriptor that came with it. There is room for one: the system closes more (MSG_CTRUNC).
 Result<Message> Receive(int socket, UniqueFd* descriptor) {
   std::byte bytes[kMaxMessageBytes];
   iovec part{bytes, sizeof bytes};
@@ -108,7 +108,7 @@ Result<Message> Receive(int socket, UniqueFd* descriptor) {
   header.msg_iov = &part;
   header.msg_iovlen = 1;
   header.msg_control = control;
-  header.msg_controllen = sizeof control;
+  header.msg_controllen = CMSG_LEN(sizeof(int));
   const ssize_t received = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (received < 0) return Errno("recvmsg");
   for (cmsghdr* c = CMSG_FIRSTHDR(&header); c != nullptr; c = CMSG_NXTHDR(&header, c)) {

@@ -48,12 +48,13 @@ Status OwnerHost::AddGroup(std::shared_ptr<const GroupTables> tables, const Conf
   }
   if (bytes == 0) return Status::Ok();
   const FlowLimits limits = MakeFlowLimits(*tables, job, options_.workers);
-  const std::uint64_t credit = options_.workers * limits.credit_bytes * tables->phases();
+  const std::uint64_t senders = options_.senders == 0 ? options_.workers : options_.senders;
+  const std::uint64_t credit = senders * limits.credit_bytes * tables->phases();
   const std::uint64_t needed = 2 * bytes + residual_bytes + credit;
   if (options_.memory_cap_bytes != 0 && owned_bytes_ + needed > options_.memory_cap_bytes) {
     return Unavailable("group " + message.name + " needs " + std::to_string(needed) + " bytes on this owner (two steps of " +
                        std::to_string(bytes) + " bytes, " + std::to_string(residual_bytes) +
-                       " bytes of residuals and the credit of " + std::to_string(options_.workers) +
+                       " bytes of residuals and the credit of " + std::to_string(senders) +
                        " workers) beside " + std::to_string(owned_bytes_) + " for other groups; allowed are " +
                        std::to_string(options_.memory_cap_bytes) +
                        ": add servers or raise server.memory_cap");

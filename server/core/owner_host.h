@@ -25,6 +25,7 @@ class OwnerHost {
     std::uint64_t job_hash = 0;
     std::uint64_t incarnation = 0;
     std::uint32_t workers = 1;               // contributors: with node stages as many as there are nodes
+    std::uint32_t senders = 0;               // processes that push here, each with a credit of its own; 0: `workers`
     // Whether this member carries the slab, where the owner of the table is a node and several members stand for it.
     // Unset: it owns what the table says.
     std::function<bool(std::uint32_t slab)> carries;

@@ -6,6 +6,7 @@
 #include <limits>
 #include <mutex>
 #include <span>
+#include <thread>
 
 #include "tests/support/cluster.h"
 
@@ -65,6 +66,8 @@ const std::vector<Way>& Ways() {
       {"node_tight", 0, {"aggregation.mode=hierarchical", "link.shm=false", "link.frame=64KiB", "link.credit=64KiB"}, false},
       {"nodes_ring", 0, {"aggregation.mode=hierarchical"}, false, 2},
       {"nodes_ring_frames", 0, {"aggregation.mode=hierarchical", "link.shm=false"}, false, 2},
+      {"nodes_tight", 0, {"aggregation.mode=hierarchical", "link.shm=false", "link.frame=64KiB", "link.credit=64KiB"}, false, 2},
+      {"nodes_tight_ps", 2, {"aggregation.mode=hierarchical", "link.frame=64KiB", "link.credit=64KiB"}, false, 2},
       {"nodes_tree", 0, {"aggregation.mode=hierarchical", "aggregation.schedule=tree"}, false, 3},
       {"nodes_direct", 0, {"aggregation.mode=hierarchical", "compression.codec=int8", "compression.exclude=*"}, false, 3},
       {"nodes_ps", 2, {"aggregation.mode=hierarchical", "link.connections=2"}, false, 2},
@@ -147,6 +150,51 @@ TEST_P(EveryWay, StepsOfManyTensorsInAnyOrder) {
                             ": expected " + std::to_string(expected) + ", got " + std::to_string(output[j]));
           }
         }
+      }
+    }
+    return Status::Ok();
+  });
+  EXPECT_EQ(Failures(statuses), "");
+}
+
+TEST_P(EveryWay, ABucketOfNothingHoldsNothingUp) {
+  TestCluster cluster(Options());
+  const std::uint32_t workers = std::get<1>(GetParam());
+  const auto statuses = cluster.Run([&](Client& client, std::uint32_t rank) -> Status {
+    const std::vector<TensorSpec> tensors = {{"empty", ElementCount(0), DType::kFloat32},
+                                             {"w", ElementCount(70001), DType::kFloat32},
+                                             {"none", ElementCount(0), DType::kFloat32}};
+    GroupOptions options;
+    options.buckets = {{"empty"}, {"w"}, {"none"}};
+    TALLY_ASSIGN_OR_RETURN(Group * group, client.DeclareGroup(tensors, options));
+    for (std::size_t step = 0; step < 3; ++step) {
+      for (std::size_t j = 0; j < 70001; ++j) group->Input(1)[j] = IntValue(rank, j + step);
+      for (const std::uint32_t b : {2U, 1U, 0U}) TALLY_RETURN_IF_ERROR(group->Submit(BucketId(b)).status());
+      TALLY_RETURN_IF_ERROR(group->EndStep().status());
+      for (std::size_t j = 0; j < 70001; ++j) {
+        if (group->Output(1)[j] != IntSum(workers, j + step) / static_cast<float>(workers)) return Internal("a wrong mean");
+      }
+    }
+    return Status::Ok();
+  });
+  EXPECT_EQ(Failures(statuses), "");
+}
+
+// More than any credit at once, and one node's workers ahead of the others'.
+TEST_P(EveryWay, ALargeBucketOfAStragglersJob) {
+  if (std::get<1>(GetParam()) != 4) return;  // one world is enough for so much
+  TestCluster cluster(Options());
+  const auto statuses = cluster.Run([&](Client& client, std::uint32_t rank) -> Status {
+    constexpr std::uint64_t kElements = 5'000'000;
+    const TensorSpec tensor{"w", ElementCount(kElements), DType::kFloat32};
+    TALLY_ASSIGN_OR_RETURN(Group * group, client.DeclareGroup(std::span(&tensor, 1)));
+    for (std::size_t step = 0; step < 2; ++step) {
+      for (std::size_t j = 0; j < kElements; ++j) group->Input(0)[j] = IntValue(rank, j + step);
+      if (rank == 3) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      TALLY_RETURN_IF_ERROR(group->Submit(BucketId(0)).status());
+      TALLY_RETURN_IF_ERROR(group->EndStep().status());
+      for (std::size_t j = 0; j < kElements; ++j) {
+        if (group->Output(0)[j] != IntSum(4, j + step) / 4) return Internal("a wrong mean");
       }
     }
     return Status::Ok();

@@ -328,5 +328,31 @@ TEST(FirstStep, ThatDiffersBetweenRanksIsRefused) {
   }
 }
 
+// What a node's codecs keep lies with whoever carries a slab: on other nodes that is somebody else.
+TEST(SavedState, OfAnotherArrangementOfNodesIsRefused) {
+  const JobSetting on_two{"", 0, {"aggregation.mode=hierarchical", "compression.codec=int8"}, true, 2};
+  History history;
+  {
+    TestCluster cluster(on_two.Options(kWorkers));
+    Train(cluster, 0, kHalf, nullptr, &history);
+  }
+  JobSetting on_one = on_two, without = on_two;
+  on_one.nodes = 1;
+  without.settings[0] = "aggregation.mode=ring";
+  for (const JobSetting& other : {on_one, without}) {
+    TestCluster cluster(other.Options(kWorkers));
+    const auto statuses = cluster.Run([&](Client& client, std::uint32_t rank) -> Status {
+      GroupOptions options;
+      options.first_step = StepId(kHalf);
+      TALLY_ASSIGN_OR_RETURN(Group * group, client.DeclareGroup(Tensors(), options));
+      return group->ImportState(history.states[rank]);
+    });
+    for (const Status& status : statuses) {
+      EXPECT_EQ(status.kind(), StatusKind::kMismatch) << status.ToString();
+      EXPECT_NE(status.text().find("node stages"), std::string::npos) << status.text();
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tally::test

@@ -127,7 +127,7 @@ TEST_P(NodeCollectiveByRanks, SharedBuffersGiveTheSameBitsAndKeepTheirInputs) {
         const auto value = [&](std::size_t j) { return std::sin(static_cast<float>(j * 7 + rank * 13 + call)) * 1e3F; };
         for (std::size_t j = 0; j < n; ++j) inputs[rank][j] = value(j);
         std::vector<float> staged = inputs[rank];
-        TALLY_RETURN_IF_ERROR(collective.AllReduceShared(places, out, {n, DType::kFloat32, ReduceOp::kMean, 2 * call}));
+        TALLY_RETURN_IF_ERROR(collective.AllReduceShared(places, out, {n, DType::kFloat32, ReduceOp::kMean, 2 * call}, 1));
         TALLY_RETURN_IF_ERROR(collective.AllReduce(staged, staged, {n, DType::kFloat32, ReduceOp::kMean, 2 * call + 1}));
         if (std::memcmp(staged.data(), out.data(), n * sizeof(float)) != 0) return Internal("other bits");
         for (std::size_t j = 0; j < n; j += 97) {
@@ -157,6 +157,34 @@ TEST(NodeCollective, AnotherCallIsAnErrorOnAllRanksThatNamesBoth) {
       EXPECT_NE(status.text().find("the sum of 100"), std::string::npos) << status.text();
     }
   }
+}
+
+TEST(NodeCollective, AnotherBufferIsAnErrorOnAllRanksThoughItIsAsLong) {
+  constexpr std::size_t kElements = 10000;
+  Node node(2);
+  std::vector<std::vector<float>> inputs(2, std::vector<float>(kElements));
+  std::vector<float> out(kElements);
+  const auto statuses = node.Run([&](NodeCollective& collective, std::uint32_t rank) {
+    const CollectiveShape shape{kElements, DType::kFloat32, ReduceOp::kSum, 5};
+    if (rank == 1) return collective.AllReduce(inputs[1], inputs[1], shape);
+    return collective.AllReduceShared(std::vector<const float*>{inputs[0].data(), inputs[1].data()}, out, shape, 7);
+  });
+  for (const Status& status : statuses) {
+    EXPECT_EQ(status.kind(), StatusKind::kMismatch) << status.ToString();
+    EXPECT_NE(status.text().find("buffer 7"), std::string::npos) << status.text();
+  }
+}
+
+TEST(NodeCollective, NoCallSucceedsAfterAnError) {
+  Node node(2, std::chrono::milliseconds(30));
+  const auto statuses = node.Run([&](NodeCollective& collective, std::uint32_t rank) {
+    std::vector<float> data(10);
+    const CollectiveShape shape{10, DType::kFloat32, ReduceOp::kSum, 1};
+    if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    const Status first = collective.AllReduce(data, data, shape);
+    return rank == 0 ? collective.AllReduce(data, data, shape) : first;
+  });
+  EXPECT_EQ(statuses[0].kind(), StatusKind::kTimeout);
 }
 
 TEST(NodeCollective, AWaitEndsWithItsTimeoutAndSaysWhoDidNotCome) {
