@@ -72,7 +72,7 @@ Result<std::vector<Setting>> MakeSettings(const CompareOptions& options, const C
   std::vector<Setting> settings;
   for (const std::string& mode_name : Distinct(options.modes)) {
     TALLY_ASSIGN_OR_RETURN(base.mode, ModeByName(mode_name));
-    base.servers = base.mode == Mode::kPs || base.mode == Mode::kHybrid ? options.servers : 0;
+    base.servers = base.mode != Mode::kRing && base.mode != Mode::kHierarchical ? options.servers : 0;
     base.colocated = base.with_servers() && options.placement == "colocated";
     if (base.colocated && options.servers > base.nodes()) {
       return InvalidArgument("--ps-placement colocated: " + std::to_string(options.servers) + " servers do not fit on " +
