@@ -89,6 +89,10 @@ Status ReadEntry(Reader& reader, std::uint8_t* kind, SavedTensor* tensor) {
   return reader.GetBytes("values of " + tensor->name, count * sizeof(float), tensor->values.data());
 }
 
+std::uint64_t BodySum(std::span<const std::byte> bytes, std::uint32_t nodes) {
+  return XXH3_64bits_withSeed(bytes.data() + kBodyAt, bytes.size() - kBodyAt, nodes);
+}
+
 }  // namespace
 
 std::vector<std::byte> EncodeState(const SavedState& state) {
@@ -116,7 +120,7 @@ std::vector<std::byte> EncodeState(const SavedState& state) {
   for (std::uint8_t i = 0; i < kSections.size(); ++i) {
     for (const SavedTensor& tensor : state.*kSections[i]) writer.PutEntry(static_cast<std::uint8_t>(i + 1), tensor);
   }
-  const std::uint64_t sum = XXH3_64bits(writer.out.data() + kBodyAt, writer.out.size() - kBodyAt);
+  const std::uint64_t sum = BodySum(writer.out, residuals.origin.nodes);
   std::memcpy(writer.out.data() + kSumAt, &sum, sizeof sum);
   return std::move(writer.out);
 }
@@ -138,7 +142,7 @@ Result<SavedState> DecodeState(std::span<const std::byte> bytes) {
   }
   TALLY_RETURN_IF_ERROR(reader.Get("its nodes", &nodes));
   TALLY_RETURN_IF_ERROR(reader.Get("its checksum", &sum));
-  if (const std::uint64_t found = XXH3_64bits(bytes.data() + kBodyAt, bytes.size() - kBodyAt); found != sum) {
+  if (const std::uint64_t found = BodySum(bytes, nodes); found != sum) {
     return Wrong("checksum", sum, found);
   }
   SavedState state;

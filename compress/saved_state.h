@@ -1,7 +1,7 @@
 // SavedState: what the codecs of one rank carry from step to step in a group, taken out of the process, and its bytes.
-// Bytes, little-endian: magic "TLLYSAVE", u32 version, u32 nodes, u64 XXH3 of all that follows; u64 epoch, u32 world, u32
-// rank, u64 layout digest, u64 step, fp32 learning rate, u32 number of entries; per entry, by rising kind, u8 kind, u8
-// codec, u16 length of the name, the name, u64 offset, u64 count, fp32 values.
+// Bytes, little-endian: magic "TLLYSAVE", u32 version, u32 nodes, u64 XXH3 of all that follows (seed: nodes); u64 epoch,
+// u32 world, u32 rank, u64 layout digest, u64 step, fp32 learning rate, u32 number of entries; per entry, by rising kind,
+// u8 kind, u8 codec, u16 length of the name, the name, u64 offset, u64 count, fp32 values.
 #pragma once
 
 #include <cstddef>

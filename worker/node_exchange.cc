@@ -434,7 +434,7 @@ Status NodeExchange::OnReply(Frame& frame) {
     if (in_place) {
       // It is there.
     } else if (how == 0) {
-      std::memcpy(Place(u), payload, n * sizeof(float));
+      Copy(Place(u), payload, n);
       payload += n * sizeof(float);
     } else {
       std::fill_n(Place(u), n, how == kFlagZeros ? 0.0F : std::numeric_limits<float>::quiet_NaN());

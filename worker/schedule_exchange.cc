@@ -212,9 +212,9 @@ class ScheduleExchange final : public Exchange {
       state.non_finite = (frame.header.flags & kFlagNonFinite) != 0;
       std::size_t offset = 0;
       for (const std::uint32_t u : plan_->frames[f].slabs) {
-        const std::size_t bytes = tables_->layout.slabs[u].elements * sizeof(float);
-        std::memcpy(environment_->Output(u), frame.payload.data() + offset, bytes);
-        offset += bytes;
+        const std::size_t n = tables_->layout.slabs[u].elements;
+        Copy(environment_->Output(u), frame.payload.data() + offset, n);
+        offset += n * sizeof(float);
       }
       state.total = std::move(frame.hold);
       return Status::Ok();

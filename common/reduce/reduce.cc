@@ -193,6 +193,10 @@ void AddInto(float* a, const std::byte* b, std::size_t n) {
 void Add(float* out, const float* a, const float* b, std::size_t n) { HWY_DYNAMIC_DISPATCH(Add)(out, a, b, n); }
 void Scale(float* out, const float* a, float w, std::size_t n) { HWY_DYNAMIC_DISPATCH(Scale)(out, a, w, n); }
 void Divide(float* out, const float* a, float w, std::size_t n) { HWY_DYNAMIC_DISPATCH(Divide)(out, a, w, n); }
+void Copy(float* out, const std::byte* a, std::size_t n) {
+  if (reinterpret_cast<std::uintptr_t>(a) % alignof(float) == 0) return Copy(out, reinterpret_cast<const float*>(a), n, false);
+  std::memcpy(out, a, n * sizeof(float));
+}
 void Copy(float* out, const float* a, std::size_t n, bool stream) { HWY_DYNAMIC_DISPATCH(Copy)(out, a, n, stream); }
 bool SumTerms(float* out, std::span<const Term> terms, float divisor, std::size_t n, bool stream) {
   return HWY_DYNAMIC_DISPATCH(SumTerms)(out, terms.data(), terms.size(), divisor, n, stream);

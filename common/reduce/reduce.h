@@ -23,6 +23,8 @@ void Divide(float* out, const float* a, float w, std::size_t n);
 // glibc makes of "rep movsb": slow if the two addresses differ by little modulo 4 KiB, as those of an arena and of
 // anything that malloc has mapped do (benchmarks/RESULTS.md).
 void Copy(float* out, const float* a, std::size_t n, bool stream);
+// The same for numbers as they came over a wire: `a` may begin at any byte.
+void Copy(float* out, const std::byte* a, std::size_t n);
 // One of several vectors that are added: each value counts `factor` times, rounded.
 struct Term {
   const float* values = nullptr;

@@ -95,7 +95,6 @@ Json RowToJson(const Row& row) {
       {"workers", setting.workers},
       {"servers", setting.servers},
       {"ps_placement", setting.with_servers() ? Json(setting.colocated ? "colocated" : "separate") : Json(nullptr)},
-      {"workers_per_node", setting.workers_per_node},
       {"nics", setting.nics()},
       {"rate", setting.rate.empty() ? Json(nullptr) : Json(setting.rate)},
       {"seed", setting.seed},

@@ -131,6 +131,27 @@ TEST_P(ReduceOnTarget, SumsOfTermsTellWhatIsNotFinite) {
   }
 }
 
+TEST_P(ReduceOnTarget, CopiesEveryBitFromAnywhereToAnywhere) {
+  for (const std::size_t n : kSizes) {
+    std::vector<float> a = Finite(n, 9);
+    if (n > 2) a[1] = std::numeric_limits<float>::signaling_NaN();
+    for (std::size_t shift = 0; shift < 18; shift += 3) {
+      std::vector<float> out(n + 20, 77.0F);
+      for (const bool stream : {false, true}) {
+        Copy(out.data() + shift, a.data(), n, stream);
+        ExpectSameBits(a, out.data() + shift);
+        EXPECT_EQ(out[n + shift], 77.0F);
+      }
+      std::vector<std::byte> bytes(shift + n * sizeof(float));
+      if (n > 0) std::memcpy(bytes.data() + shift, a.data(), n * sizeof(float));
+      std::fill(out.begin(), out.end(), 77.0F);
+      Copy(out.data() + 1, bytes.data() + shift, n);
+      ExpectSameBits(a, out.data() + 1);
+      EXPECT_EQ(out[n + 1], 77.0F);
+    }
+  }
+}
+
 TEST_P(ReduceOnTarget, WorksInPlace) {
   std::vector<float> a = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 3};
   const std::vector<float> before = a;

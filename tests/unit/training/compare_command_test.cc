@@ -68,6 +68,21 @@ TEST(CompareCommand, TrainsThroughServersAndARingWithTheSameBits) {
   std::filesystem::remove(report);
 }
 
+TEST(CompareCommand, WorkersOfANodeSendWhatTheirNodeSendsOnceTogether) {
+  const std::string pictures = std::string(mlp::kFashionMnistFolder) + "/train-images-idx3-ubyte.gz";
+  ASSERT_TRUE(std::filesystem::exists(pictures)) << "Debian's package dataset-fashion-mnist is not installed";
+  const Ran ran = Tally({"compare", "--modes", "hierarchical", "--codecs", "none", "--workers", "4", "--per-node", "2",
+                         "--steps", "5", "--rate", "1gbit", "--json", "-"});
+  ASSERT_EQ(ran.exit_code, 0) << ran.err;
+  const nlohmann::json row = nlohmann::json::parse(ran.out).at("rows").at(0);
+  EXPECT_EQ(row.at("mode"), "hierarchical");
+  EXPECT_EQ(row.at("schedule"), "ring");
+  EXPECT_EQ(row.at("nics"), 2);
+  // A ring of two nodes sends each number once; each of a node's two workers carries half of them.
+  constexpr double kGradient = 4 * 374410;
+  EXPECT_NEAR(row.at("worker_sent_bytes_per_step").get<double>(), kGradient / 2, 0.05 * kGradient);
+}
+
 TEST(CompareCommand, CodecsHaveOptionsOfTheirOwn) {
   const std::string pictures = std::string(mlp::kFashionMnistFolder) + "/train-images-idx3-ubyte.gz";
   ASSERT_TRUE(std::filesystem::exists(pictures)) << "Debian's package dataset-fashion-mnist is not installed";
@@ -88,8 +103,7 @@ TEST(CompareCommand, RefusesWhatItCannotDo) {
   EXPECT_THAT(dry_run.err, HasSubstr("later version"));
   for (const std::vector<std::string>& wrong : std::vector<std::vector<std::string>>{
            {"compare", "--modes", "star"},
-           {"compare", "--modes", "ps,hierarchical"},
-           {"compare", "--modes", "auto"},
+           {"compare", "--per-node", "0"},
            {"compare", "--target", "nan"},
            {"compare", "--codecs", "zip"},
            {"compare", "--codecs", "topk:ratio=2"},
