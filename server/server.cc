@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "common/node_key.h"
+#include "common/transport/interfaces.h"
 #include "common/transport/local_address.h"
 #include "common/transport/rate_limiter.h"
 #include "common/version.h"
@@ -102,9 +103,9 @@ Status Server::Begin() {
   }
 
   links_ = std::make_unique<DataLinks>(&loop_, this, logger_, config_.link.egress_bytes);
-  const std::string host = config_.server.data_bind.empty()
-                               ? (where.host.find(':') == std::string::npos ? where.host : "[" + where.host + "]")
-                               : config_.server.data_bind;
+  const std::string listen_host = where.host.find(':') == std::string::npos ? where.host : "[" + where.host + "]";
+  TALLY_ASSIGN_OR_RETURN(const std::string host, DataAddress(config_.server.data_bind, config_.network.interfaces,
+                                                             config_.network.insecure, listen_host));
   nic_host_ = host;
   LinkIdentity self;
   self.role = Role::kServer;

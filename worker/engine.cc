@@ -11,6 +11,7 @@
 
 #include "common/node_key.h"
 #include "common/schedule/schedule.h"
+#include "common/transport/interfaces.h"
 #include "common/transport/local_address.h"
 #include "common/transport/rate_limiter.h"
 #include "common/version.h"
@@ -119,8 +120,11 @@ Status Engine::Begin() {
   links_ = std::make_unique<DataLinks>(&loop_, this, logger_.get(), c.link.egress_bytes);
   links_->on_change = [this] { CheckJoined(); };
   links_->on_error = [this](const Status& why) { Fail(why); };
+  std::string nic_host = own_address;
   if (workers_ > 1 && (exchange_ == ExchangeKind::kSchedule || worker_shares_ || node_stages_)) {
-    const std::string bind = c.worker.bind.empty() ? own_address : c.worker.bind;
+    TALLY_ASSIGN_OR_RETURN(const std::string bind, DataAddress(c.worker.bind, c.network.interfaces, c.network.insecure,
+                                                               own_address));
+    nic_host = bind;
     LinkIdentity self;
     self.index = c.worker.rank;
     self.incarnation = incarnation_;
@@ -152,7 +156,7 @@ Status Engine::Begin() {
   member.join.host = HostName();
   member.join.node = c.topology.node.empty() ? NodeKey() : c.topology.node;
   member.join.pid = static_cast<std::uint32_t>(getpid());
-  SayNic(c, own_address, &member.join);
+  SayNic(c, nic_host, &member.join);
   member.join.endpoints = data_endpoints_;
   member.join.config_digest = loaded_.job_digest;
   member.join.config_text = loaded_.job_text;

@@ -107,6 +107,7 @@ struct Config {
   } step;
   struct Network {
     bool insecure = false;         // process scope: allow addresses off loopback without keys
+    std::vector<std::string> interfaces;  // process scope: where data links bind (common/transport/interfaces.h)
   } network;
   struct Log {                     // process scope
     std::string level = "info";    // hot: changed by SIGHUP
