@@ -209,6 +209,42 @@ INSTANTIATE_TEST_SUITE_P(Ways, EveryWay,
                                   std::to_string(std::get<1>(parameter.param));
                          });
 
+// One of a node's processes shares no memory, be it the one that would make the results' or another.
+TEST(Exchange, OneWithoutSharedMemoryGetsTheSameSumsInFrames) {
+  for (const std::uint32_t nodes : {1U, 2U}) {
+    for (const std::uint32_t without : {0U, 1U, 3U}) {
+      ClusterOptions options;
+      options.workers = 5;
+      options.nodes = nodes;
+      options.settings = {"aggregation.mode=hierarchical"};
+      options.rank_settings = [without](std::uint32_t rank) {
+        return std::vector<std::string>{rank == without ? "link.shm=false" : "link.shm=true"};
+      };
+      TestCluster cluster(options);
+      const auto statuses = cluster.Run([&](Client& client, std::uint32_t rank) -> Status {
+        const TensorSpec tensor{"w", ElementCount(400003), DType::kFloat32};
+        TALLY_ASSIGN_OR_RETURN(Group * group, client.DeclareGroup(std::span(&tensor, 1)));
+        std::vector<float> data(100003);
+        for (std::size_t step = 0; step < 3; ++step) {
+          for (std::size_t j = 0; j < 400003; ++j) group->Input(0)[j] = IntValue(rank, j + step);
+          TALLY_RETURN_IF_ERROR(group->Submit(BucketId(0)).status());
+          TALLY_RETURN_IF_ERROR(group->EndStep().status());
+          for (std::size_t j = 0; j < 400003; ++j) {
+            if (group->Output(0)[j] != IntSum(5, j + step) / 5) return Internal("a wrong mean");
+          }
+          for (std::size_t j = 0; j < data.size(); ++j) data[j] = IntValue(rank, j);
+          TALLY_RETURN_IF_ERROR(client.AllReduce(data));
+          for (std::size_t j = 0; j < data.size(); ++j) {
+            if (data[j] != IntSum(5, j)) return Internal("a wrong sum");
+          }
+        }
+        return Status::Ok();
+      });
+      EXPECT_EQ(Failures(statuses), "") << nodes << " nodes, rank " << without << " without";
+    }
+  }
+}
+
 // Sums whose bits depend on the order of addition: every way must give the same ones, to all ranks, but for schedules
 // with an order of their own, which must give theirs each time.
 TEST(Exchange, PsDirectHybridAndRingGiveTheSameBitsAndOtherSchedulesTheirOwn) {
