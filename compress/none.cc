@@ -22,9 +22,8 @@ class NoneCodec final : public Codec {
   std::size_t EncodedBytes(std::size_t n) const override { return n * sizeof(float); }
 
   void Encode(const EncodeKey&, const float* p, std::size_t n, std::byte* out, float* decoded) const override {
-    if (n == 0) return;
-    std::memcpy(out, p, n * sizeof(float));
-    if (decoded != nullptr) std::memcpy(decoded, p, n * sizeof(float));
+    Copy(out, p, n);
+    if (decoded != nullptr) Copy(decoded, p, n, false);
   }
 
   bool EncodeWithFeedback(const EncodeKey&, const float* g, float w, const float* e, float* e_out, std::size_t n,
@@ -46,7 +45,7 @@ class NoneCodec final : public Codec {
   }
 
   void Decode(std::span<const std::byte> payload, std::size_t n, float* out) const override {
-    if (n != 0) std::memcpy(out, payload.data(), n * sizeof(float));
+    Copy(out, payload.data(), n);
   }
 
   void DecodeAdd(std::span<const std::byte> payload, std::size_t n, float* acc) const override {

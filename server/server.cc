@@ -168,7 +168,7 @@ void Server::OnEpoch(EpochMessage message) {
   host.self = {Role::kServer, config_.server.index};
   host.job_hash = message.job_hash;
   host.incarnation = incarnation_;
-  host.workers = node_stages() ? nodes_.count() : workers_;
+  host.workers = nodes_.exchange_positions(workers_);
   host.senders = workers_;
   host.memory_cap_bytes = config_.server.memory_cap_bytes != 0
                               ? config_.server.memory_cap_bytes
@@ -176,8 +176,7 @@ void Server::OnEpoch(EpochMessage message) {
                                     static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)) / 2;
   host.send = [this](Position p, std::uint32_t key, const FrameHeader& header, std::span<const std::byte> payload,
                      BufferRef hold) {
-    const Position to = node_stages() ? nodes_.carrier(key, p.value) : p;
-    links_->Send({Role::kWorker, to.value}, key, header, payload, std::move(hold));
+    links_->Send({Role::kWorker, nodes_.worker_at(key, p).value}, key, header, payload, std::move(hold));
   };
   owner_host_ = std::make_unique<OwnerHost>(host, &pool_);
   running_ = true;
@@ -272,8 +271,7 @@ void Server::OnFrame(Link& link, Frame& frame) {
       std::find_if(groups_.begin(), groups_.end(), [&](const auto& g) { return g.first == header.group.value; });
   Status status;
   const Position sender(link.peer().index);  // speaks for its node, if there are node stages
-  const std::uint32_t speaks_for = node_stages() ? nodes_.node_of(sender) : sender.value;
-  if (header.job_hash != job_hash_ || header.role != Role::kWorker || header.position != speaks_for) {
+  if (header.job_hash != job_hash_ || header.role != Role::kWorker || header.position != nodes_.speaks_for(sender)) {
     status = Corrupt("frame speaks for another job or position");
   } else if (header.kind != FrameKind::kPush) {
     status = Corrupt("a server takes pushes only");

@@ -68,7 +68,6 @@ class Server final : public LinkHandler, public MembershipEvents {
   void Fail(const Status& why);
   void Report(const Status& why);
   void Collect();
-  bool node_stages() const { return nodes_.count() != 0 && nodes_.count() < workers_; }
 
   Config config_;
   Logger* logger_;

@@ -207,10 +207,13 @@ void Engine::OnEpoch(EpochMessage message) {
   links_->Admit(epoch_, identity);
 
   nodes_ = node_stages_ ? Nodes(epoch_.members) : Nodes();
-  if (node_stages_) {
-    logger_->Info("nodes", {{"nodes", nodes_.count()},
-                            {"here", nodes_.positions(nodes_.node_of(self)).size()},
-                            {"stages", staged() ? "yes" : "no, every worker is alone"}});
+  if (nodes_.shared()) {
+    logger_->Info("nodes", {{"nodes", nodes_.count()}, {"here", nodes_.positions(nodes_.node_of(self)).size()}});
+  } else if (node_stages_ && workers_ > 1) {
+    logger_->Warn("no two workers are on one node, so nothing is summed inside nodes",
+                  {{"node_here", NodeOf(self)},
+                   {"what_to_do", "start several workers on each machine; a container with a network of its own is a node of "
+                                  "its own"}});
   }
   FindPeers(self);
   MakeOwnerHost(self);
@@ -218,12 +221,19 @@ void Engine::OnEpoch(EpochMessage message) {
   CheckJoined();
 }
 
+std::string Engine::NodeOf(Position position) const {
+  for (const Member& m : epoch_.members) {
+    if (m.role == Role::kWorker && m.position == position) return m.node;
+  }
+  return {};
+}
+
 // Whom this worker exchanges frames with.
 void Engine::FindPeers(Position self) {
   std::set<OwnerRef> peers;
   // With node stages a position of the exchange is a node: whoever carries slabs there that this worker carries here.
   const auto add = [&](std::uint32_t position) {
-    if (!staged()) {
+    if (!nodes_.shared()) {
       if (position != self.value) peers.insert({Role::kWorker, position});
       return;
     }
@@ -235,12 +245,12 @@ void Engine::FindPeers(Position self) {
       if (nodes_.carrier(slab, own) == self) peers.insert({Role::kWorker, nodes_.carrier(slab, position).value});
     }
   };
-  const std::uint32_t positions = staged() ? nodes_.count() : workers_;
+  const std::uint32_t positions = nodes_.exchange_positions(workers_);
   for (const Member& m : epoch_.members) {
     if (m.role == Role::kServer && server_shares_) peers.insert({Role::kServer, m.index});
   }
   for (std::uint32_t p = 0; p < positions && worker_shares_; ++p) add(p);
-  if (staged()) {
+  if (nodes_.shared()) {
     for (const Position p : nodes_.positions(nodes_.node_of(self))) {
       if (p != self) peers.insert({Role::kWorker, p.value});
     }
@@ -250,7 +260,7 @@ void Engine::FindPeers(Position self) {
     for (const ScheduleEntry& schedule : Schedules()) {
       if (schedule_ != kScheduleAuto && schedule_ != schedule.name) continue;
       for (std::uint32_t owner = 0; owner < positions; ++owner) {
-        schedule.generate(Position(owner), Position(SpeaksFor(self.value)), positions, &steps);
+        schedule.generate(Position(owner), Position(nodes_.speaks_for(self)), positions, &steps);
         for (const ScheduleStep& step : steps) {
           if (step.op != StepOp::kFinish) add(step.peer.value);
         }
@@ -262,21 +272,20 @@ void Engine::FindPeers(Position self) {
 
 void Engine::MakeOwnerHost(Position self) {
   OwnerHost::Options host;
-  host.self = {Role::kWorker, SpeaksFor(self.value)};
+  host.self = {Role::kWorker, nodes_.speaks_for(self)};
   host.job_hash = epoch_.job_hash;
   host.incarnation = incarnation_;
-  host.workers = staged() ? nodes_.count() : workers_;
+  host.workers = nodes_.exchange_positions(workers_);
   host.senders = workers_;
   host.send = [this](Position p, std::uint32_t key, const FrameHeader& header, std::span<const std::byte> payload,
                      BufferRef hold) {
-    const Position to = staged() ? nodes_.carrier(key, p.value) : p;
-    links_->Send({Role::kWorker, to.value}, key, header, payload, std::move(hold));
+    links_->Send({Role::kWorker, nodes_.worker_at(key, p).value}, key, header, payload, std::move(hold));
   };
-  if (staged()) {
+  if (nodes_.shared()) {
     host.carries = [this, self](std::uint32_t slab) { return nodes_.carrier(slab, nodes_.node_of(self)) == self; };
   }
   host.has_local = true;
-  host.local = Position(SpeaksFor(self.value));
+  host.local = Position(nodes_.speaks_for(self));
   host.deliver_local = [this](const FrameHeader& header, std::span<const std::byte> payload, BufferRef hold) {
     Frame& kept = local_frames_.Add();
     kept.header = header;
@@ -358,7 +367,7 @@ void Engine::OnLayout(LayoutMessage message) {
     options.error_feedback = c.compression.error_feedback;
     options.follow_learning_rate = c.compression.ef_lr_correction == "ratio";
     options.collective = tables->message.name.starts_with(kCollectivePrefix);
-    if (staged()) options.nodes = &nodes_;
+    if (nodes_.shared()) options.nodes = &nodes_;
     TALLY_ASSIGN_OR_RETURN(auto group, GroupRuntime::Make(options, tables, declared->own, &pool_, this));
     declared->group = group.get();
     sharing_[tables->message.group.value] = std::move(group);
@@ -377,7 +386,7 @@ void Engine::OnLayout(LayoutMessage message) {
     links_->Unpark();
   };
   if (const Status status = make(); !status.ok()) return done(status);
-  if (!staged()) return done(Status::Ok());
+  if (!nodes_.shared()) return done(Status::Ok());
   ShareWithNode(declared->group, done);
 }
 
@@ -455,7 +464,7 @@ void Engine::OnFrame(Link& link, Frame& frame) {
   const FrameHeader& header = frame.header;
   const bool inside_node = header.kind == FrameKind::kNodePush || header.kind == FrameKind::kNodeReply;
   const std::uint32_t speaks_for = link.peer().role == Role::kServer || inside_node ? link.peer().index
-                                                                                      : SpeaksFor(link.peer().index);
+                                                                                      : nodes_.speaks_for(Position(link.peer().index));
   if (header.role != link.peer().role || header.position != speaks_for || header.job_hash != epoch_.job_hash) {
     Fail(Corrupt("frame on " + link.Describe() + " speaks for " + (header.role == Role::kServer ? "server " : "position ") +
                  std::to_string(header.position) + " or another job"));

@@ -92,18 +92,14 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   explicit Engine(const LoadedConfig& config);
   Status Begin();                         // before the loop runs: transports, listeners, the coordinator
   Status StartTransports(LinkOptions options);
+  std::string NodeOf(Position position) const;
   void FindPeers(Position self);
   void MakeOwnerHost(Position self);
   void DialPeers();
-  bool staged() const { return node_stages_ && nodes_.count() < workers_; }
-  // What a worker's frames of an exchange between positions speak for.
-  std::uint32_t SpeaksFor(std::uint32_t position) const {
-    return staged() ? nodes_.node_of(Position(position)) : position;
-  }
   void TellGroup(const GroupRuntime& group);
   std::unique_ptr<NodeShare> MakeNodeShare(GroupId group);
   Nanos ShareBound() const;
-  std::uint32_t Arrangement() const { return staged() ? nodes_.digest() : 0; }  // of ResidualOrigin
+  std::uint32_t Arrangement() const { return nodes_.shared() ? nodes_.digest() : 0; }  // of ResidualOrigin
   void ShareWithNode(GroupRuntime* group, std::function<void(Status)> done);
   void CheckJoined();
   Status JoinError();
@@ -150,7 +146,7 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   // Groups die after the transports: a link may hold a group's memory until it closes.
   std::map<std::uint32_t, std::unique_ptr<GroupRuntime>> groups_;
   std::map<std::uint32_t, std::unique_ptr<GroupRuntime>> sharing_;  // not in groups_ before they see their node's memory
-  Nodes nodes_;
+  Nodes nodes_;  // none without node stages
   std::set<std::uint32_t> unshared_;         // positions of the node with which sharing failed
   std::unique_ptr<NodeMemory> node_memory_;  // null: this process shares none
   std::unique_ptr<OwnerHost> owner_host_;

@@ -200,7 +200,7 @@ Status Engine::EndOnNode(Status status) {
 
 // Before the first collective of a job on one node. All ranks or none go without the engine.
 Status Engine::MeetNode() {
-  if (std::exchange(met_node_, true) || !staged() || nodes_.count() != 1) return Status::Ok();
+  if (std::exchange(met_node_, true) || !nodes_.shared() || nodes_.count() != 1) return Status::Ok();
   const std::uint64_t bytes = NodeCollective::StagingBytes(workers_);
   auto staging = Arena::Make("tally-staging", bytes), meeting = Arena::Make("tally-meeting", bytes);
   const bool first = rank_on_node() == 0, have = staging.ok() && meeting.ok();

@@ -158,12 +158,16 @@ Result<std::unique_ptr<GroupRuntime>> GroupRuntime::Make(const Options& options,
   return group;
 }
 
+std::uint64_t GroupRuntime::ArenaBytes(std::uint32_t tensor) const {
+  return (elements(tensor) * sizeof(float) + 63) / 64 * 64;
+}
+
 Status GroupRuntime::MakeMemory() {
   if (!arena_offset_.empty()) return Status::Ok();
   std::uint64_t bytes = 0;
   for (std::uint32_t t = 0; t < inputs.size(); ++t) {
     arena_offset_.push_back(bytes);
-    bytes += (elements(t) * sizeof(float) + 63) / 64 * 64;
+    bytes += ArenaBytes(t);
   }
   TALLY_ASSIGN_OR_RETURN(input_arena_, Arena::Make("tally-input", bytes));
   if (options_.nodes == nullptr) return PlaceResults();
@@ -204,12 +208,12 @@ Status GroupRuntime::PlaceResults() {
   if (share_ == nullptr) return Status::Ok();
   // A linear codec makes its tensor's mean in several passes, which other processes must not see.
   std::uint64_t own = 0;
-  for (const LinearPart& part : tables_->linear) own += (elements(part.tensor) * sizeof(float) + 63) / 64 * 64;
+  for (const LinearPart& part : tables_->linear) own += ArenaBytes(part.tensor);
   TALLY_ASSIGN_OR_RETURN(private_arena_, Arena::Make("tally-output", own));
   std::byte* place = private_arena_.bytes().data();
   for (const LinearPart& part : tables_->linear) {
     outputs[part.tensor] = reinterpret_cast<float*>(place);
-    place += (elements(part.tensor) * sizeof(float) + 63) / 64 * 64;
+    place += ArenaBytes(part.tensor);
   }
   return Status::Ok();
 }

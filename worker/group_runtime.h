@@ -154,6 +154,7 @@ class GroupRuntime final : public ExchangeEnvironment {
   void MakeLinear();
   const Layout& layout() const { return wire_->tables->layout; }
   std::uint64_t elements(std::uint32_t tensor) const;
+  std::uint64_t ArenaBytes(std::uint32_t tensor) const;  // of its numbers, up to the next cache line
   Linear& LinearOf(std::uint32_t vector) { return linear_[linear_of_vector_[vector - tables_->declared_tensors]]; }
   std::uint32_t DeclaredBucket(std::uint32_t tensor) const;
   void Open(StepWeight weight);

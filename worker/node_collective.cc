@@ -11,6 +11,7 @@
 #include <ctime>
 
 #include "common/check.h"
+#include "server/core/collective_calls.h"
 
 namespace tally {
 namespace {
@@ -31,11 +32,6 @@ std::size_t ControlBytes(std::uint32_t ranks) { return (kLine * (ranks + 1) + kP
 std::pair<std::size_t, std::size_t> Part(std::size_t n, std::uint32_t rank, std::uint32_t ranks) {
   const std::size_t lines = (n + 15) / 16;
   return {std::min(n, lines * rank / ranks * 16), std::min(n, lines * (rank + 1) / ranks * 16)};
-}
-
-std::string Describe(const CollectiveShape& shape) {
-  return std::string(shape.op == ReduceOp::kSum ? "the sum" : "the mean") + " of " + std::to_string(shape.elements) +
-         " fp32 elements (call " + std::to_string(shape.call) + ")";
 }
 
 std::string Memory(std::uint32_t number) {
@@ -112,8 +108,7 @@ Status NodeCollective::Begin(const CollectiveShape& shape, std::uint32_t memory)
                       " gives " + Memory(memory) + ", rank " + std::to_string(rank) + " " + Memory(others) +
                       "; all ranks make the same calls with the same buffers in the same order");
     }
-    return Mismatch("collective call: rank " + std::to_string(options_.self) + " asks for " + Describe(shape) + ", rank " +
-                    std::to_string(rank) + " for " + Describe(other) + "; all ranks make the same calls in the same order");
+    return CollectiveMismatch(Position(options_.self), shape, Position(rank), other);
   }
   return Status::Ok();
 }
@@ -157,7 +152,7 @@ Status NodeCollective::WaitFor(std::uint32_t round) {
     const Nanos waited = std::chrono::steady_clock::now() - begin;
     TALLY_RETURN_IF_ERROR(options_.alive(waited));
     if (waited >= options_.timeout) {
-      return Timeout(Describe(shape_) + ": " + Absent(round) + " did not come");
+      return Timeout(DescribeCollective(shape_) + " (call " + std::to_string(shape_.call) + "): " + Absent(round) + " did not come");
     }
   }
 }

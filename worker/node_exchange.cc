@@ -38,8 +38,11 @@ NodeExchange::NodeExchange(const ExchangeOptions& options, std::shared_ptr<const
   carried_of_slab_.assign(layout.slabs.size(), kNotHere);
   bucket_slabs_.resize(layout.buckets.size(), std::vector<std::vector<std::uint32_t>>(local_.size()));
   bucket_carried_.resize(layout.buckets.size());
+  streams_.resize(layout.buckets.size());
   for (std::uint32_t b = first_bucket; b < end_bucket; ++b) {
+    std::uint64_t bytes = 0;
     for (const std::uint32_t u : layout.bucket_slabs[b]) {
+      bytes += SlabOf(u).elements * sizeof(float);
       const std::uint32_t carrier = CarrierOf(u);
       bucket_slabs_[b][carrier].push_back(u);
       if (carrier != self_) continue;
@@ -47,6 +50,7 @@ NodeExchange::NodeExchange(const ExchangeOptions& options, std::shared_ptr<const
       bucket_carried_[b].push_back(carried_of_slab_[u]);
       carried_.push_back({u, 0, 0});
     }
+    streams_[b] = bytes >= kStreamBytes;
   }
   parts_.resize(carried_.size() * local_.size());
   done_.resize(layout.slabs.size());
@@ -59,12 +63,6 @@ NodeExchange::NodeExchange(const ExchangeOptions& options, std::shared_ptr<const
 std::uint64_t NodeExchange::Offset(std::uint32_t u) const {
   const Slab& slab = SlabOf(u);
   return places_->tensor_offset[slab.tensor] + slab.offset * sizeof(float);
-}
-
-bool NodeExchange::Streams(std::uint32_t bucket) const {
-  std::uint64_t bytes = 0;
-  for (const std::uint32_t t : tables_->layout.buckets[bucket]) bytes += tables_->layout.tensors[t].elements.value * sizeof(float);
-  return bytes >= kStreamBytes;
 }
 
 std::uint32_t NodeExchange::CarrierOf(std::uint32_t u) const {
@@ -155,7 +153,7 @@ Status NodeExchange::PushTo(std::uint32_t local, std::uint32_t bucket) {
       // A caller's own memory is copied to where the others can read it.
       auto* place = reinterpret_cast<float*>(places_->inputs + Offset(u));
       const float* input = environment_->Input(u);
-      if (input != place) Copy(place, input, SlabOf(u).elements, Streams(bucket));
+      if (input != place) Copy(place, input, SlabOf(u).elements, streams_[bucket]);
     }
     run_.push_back(u);
   }
@@ -225,13 +223,12 @@ void NodeExchange::Sum(std::uint32_t carried) {
   const Slab& slab = SlabOf(u);
   for (std::uint32_t local = 0; local < size(); ++local) terms_[local] = PartOf(carried, local).term;
   const auto weight = static_cast<float>(TotalWeight());
-  const bool stream = Streams(slab.bucket);
   if (between_ != nullptr) {
     (void)SumTerms(Place(u), terms_, 1, slab.elements, false);
   } else if (weight == 0) {
     std::fill_n(Place(u), slab.elements, 0.0F);
     ready_.push_back({u, Delivered::kNothing});
-  } else if (std::isfinite(weight) && SumTerms(Place(u), terms_, weight, slab.elements, stream)) {
+  } else if (std::isfinite(weight) && SumTerms(Place(u), terms_, weight, slab.elements, streams_[slab.bucket])) {
     ready_.push_back({u, Delivered::kMean});
   } else {
     std::fill_n(Place(u), slab.elements, std::numeric_limits<float>::quiet_NaN());
@@ -317,7 +314,7 @@ Status NodeExchange::SendReplies() {
 void NodeExchange::Deliver(std::uint32_t u, Delivered delivered) {
   done_[u] = true;
   float* out = environment_->Output(u);
-  if (out != Place(u)) Copy(out, Place(u), SlabOf(u).elements, Streams(SlabOf(u).bucket));
+  if (out != Place(u)) Copy(out, Place(u), SlabOf(u).elements, streams_[SlabOf(u).bucket]);
   environment_->SlabDone(u, delivered);
 }
 

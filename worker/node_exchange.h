@@ -72,7 +72,6 @@ class NodeExchange final : public Exchange, private ExchangeEnvironment {
   std::uint32_t size() const { return static_cast<std::uint32_t>(local_.size()); }
   const Slab& SlabOf(std::uint32_t u) const { return tables_->layout.slabs[u]; }
   std::uint64_t Offset(std::uint32_t u) const;
-  bool Streams(std::uint32_t bucket) const;  // its results are written past the cache
   float* Place(std::uint32_t u) const { return reinterpret_cast<float*>(places_->results + Offset(u)); }
   std::uint32_t CarrierOf(std::uint32_t u) const;  // local rank
   const NodeShare::Peer& PeerOf(std::uint32_t local) const;
@@ -107,6 +106,7 @@ class NodeExchange final : public Exchange, private ExchangeEnvironment {
   std::vector<std::uint32_t> carried_of_slab_;
   std::vector<std::vector<std::vector<std::uint32_t>>> bucket_slabs_;  // per bucket and carrier (local rank)
   std::vector<std::vector<std::uint32_t>> bucket_carried_;             // per bucket: indices into carried_
+  std::vector<bool> streams_;        // per bucket: its numbers are written past the cache
   std::vector<float> zeros_;
 
   // Of the open step.

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -224,7 +223,7 @@ class ScheduleExchange final : public Exchange {
       const bool in_place = frame.hold.unique() && frame.payload.data() == frame.hold.data() &&
                             reinterpret_cast<std::uintptr_t>(frame.payload.data()) % alignof(float) == 0;
       state.sum = in_place ? std::move(frame.hold) : pool_->Get(frame.payload.size());
-      if (!in_place) std::memcpy(state.sum.data(), frame.payload.data(), frame.payload.size());
+      if (!in_place) Copy(reinterpret_cast<float*>(state.sum.data()), frame.payload.data(), plan_->frames[f].elements);
       AddOwn(f, reinterpret_cast<float*>(state.sum.data()));
       state.weight = frame.header.weight + declared_;
     } else {
@@ -268,9 +267,9 @@ class ScheduleExchange final : public Exchange {
     BufferRef buffer = pool_->Get(planned.payload_bytes);
     std::size_t offset = 0;
     for (const std::uint32_t u : planned.slabs) {
-      const std::size_t bytes = tables_->layout.slabs[u].elements * sizeof(float);
-      std::memcpy(buffer.data() + offset, Own(u), bytes);
-      offset += bytes;
+      const std::size_t n = tables_->layout.slabs[u].elements;
+      Copy(buffer.data() + offset, Own(u), n);
+      offset += n * sizeof(float);
     }
     const auto bytes = buffer.bytes();
     return SendFrame(planned, peer, bytes, std::move(buffer), 0);
@@ -294,12 +293,12 @@ class ScheduleExchange final : public Exchange {
       if (total_weight == 0) {
         std::fill(out, out + n, 0.0F);
       } else if (total_weight == 1) {
-        if (out != from) std::memcpy(out, from, n * sizeof(float));
+        if (out != from) Copy(out, from, n, false);
       } else {
         Divide(out, from, total_weight, n);
       }
       if (!AllFinite(out, n)) state.non_finite = true;
-      if (gather) std::memcpy(state.total.data() + offset * sizeof(float), out, n * sizeof(float));
+      if (gather) Copy(state.total.data() + offset * sizeof(float), out, n);
       offset += n;
     }
     state.sum.Reset();

@@ -25,6 +25,7 @@ void Divide(float* out, const float* a, float w, std::size_t n);
 void Copy(float* out, const float* a, std::size_t n, bool stream);
 // The same for numbers as they came over a wire: `a` may begin at any byte.
 void Copy(float* out, const std::byte* a, std::size_t n);
+void Copy(std::byte* out, const float* a, std::size_t n);
 // One of several vectors that are added: each value counts `factor` times, rounded.
 struct Term {
   const float* values = nullptr;

@@ -20,6 +20,15 @@ class Nodes {
   std::uint32_t count() const { return static_cast<std::uint32_t>(nodes_.size()); }
   std::span<const Position> positions(std::uint32_t node) const { return nodes_[node]; }
   std::uint32_t node_of(Position position) const { return node_of_[position.value]; }
+  // Some positions share a node. Node stages then stand around exchanges whose positions are nodes; where they do not, and
+  // of no nodes at all, the three below are those of the workers themselves.
+  bool shared() const { return count() < node_of_.size(); }
+  std::uint32_t exchange_positions(std::uint32_t workers) const { return shared() ? count() : workers; }
+  // What a worker's frames of such an exchange speak for.
+  std::uint32_t speaks_for(Position worker) const { return shared() ? node_of(worker) : worker.value; }
+  // Who stands there for a position of such an exchange.
+  Position worker_at(std::uint32_t slab, Position p) const { return shared() ? carrier(slab, p.value) : p; }
+
   // Of which positions share a node; never 0.
   std::uint32_t digest() const;
   // Place among the positions of its node.

@@ -15,7 +15,6 @@
 namespace tally {
 namespace {
 
-constexpr double kAssumed = 10e9 / 8;
 constexpr double kMegabit = 1e6 / 8;
 
 // How well a figure is known: real NICs before those that the system makes up, what it says before what is assumed.
@@ -31,7 +30,7 @@ Nic NicOf(const std::string& name) {
   std::ifstream file(place + "/speed");
   double megabits = 0;
   if (file >> megabits && megabits > 0) return {{megabits * kMegabit, name, name, false}, real + 1};
-  return {{kAssumed, name + ", assumed", name, true}, real};
+  return {{kAssumedNicBytesPerS, name + ", assumed", name, true}, real};
 }
 
 }  // namespace
@@ -44,7 +43,7 @@ WireSpeed SpeedOfWire(double rate_bits, std::string_view host) {
   const bool v6 = host.find(':') != std::string_view::npos;
   const std::string wanted = (v6 ? "[" + std::string(host) + "]" : std::string(host)) + ":0";
   ifaddrs* all = nullptr;
-  if (getifaddrs(&all) != 0) return {kAssumed, "no NIC is known, assumed", {}, true};
+  if (getifaddrs(&all) != 0) return {kAssumedNicBytesPerS, "no NIC is known, assumed", {}, true};
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> interfaces(all, &freeifaddrs);
   Nic found;
   for (const ifaddrs* i = all; i != nullptr; i = i->ifa_next) {
@@ -57,7 +56,7 @@ WireSpeed SpeedOfWire(double rate_bits, std::string_view host) {
     if (std::pair(nic.certainty, nic.speed.bytes_per_s) > std::pair(found.certainty, found.speed.bytes_per_s)) found = nic;
   }
   if (found.certainty >= 0) return found.speed;
-  return {kAssumed, any ? "no NIC is up, assumed" : std::string(host) + " is of no NIC that is up, assumed", {}, true};
+  return {kAssumedNicBytesPerS, any ? "no NIC is up, assumed" : std::string(host) + " is of no NIC that is up, assumed", {}, true};
 }
 
 }  // namespace tally

@@ -6,6 +6,9 @@
 
 namespace tally {
 
+// What a NIC counts as of which nobody knows the speed: 10 Gbit/s.
+inline constexpr double kAssumedNicBytesPerS = 10e9 / 8;
+
 struct WireSpeed {
   double bytes_per_s = 0;  // in each direction; 0: the address is loopback's and no rate is emulated
   std::string source;      // for people: "link.rate", "loopback", "eth0", "eth0, assumed"

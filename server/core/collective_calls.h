@@ -4,12 +4,19 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 
 #include "common/frame.h"
 #include "common/status.h"
 #include "common/units.h"
 
 namespace tally {
+
+// kMismatch for a call that two ranks make differently, both shapes named.
+Status CollectiveMismatch(Position one, const CollectiveShape& ones, Position other, const CollectiveShape& others);
+
+// "the sum of 100 fp32 elements".
+std::string DescribeCollective(const CollectiveShape& shape);
 
 class CollectiveCalls {
  public:

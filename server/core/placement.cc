@@ -5,10 +5,10 @@
 #include <string>
 #include <utility>
 
+#include "common/transport/wire_speed.h"
+
 namespace tally {
 namespace {
-
-constexpr double kUsualBytesPerS = 10e9 / 8;
 
 bool HasNic(const JoinMessage& join) { return join.nic_bytes_per_s > 0 || !join.nic.empty(); }
 
@@ -31,7 +31,7 @@ std::optional<Placement> PlaceMembers(std::span<const JoinMessage> workers, std:
   for (const JoinMessage& join : servers) place(join, &placement.server_nics);
   const double fastest = *std::ranges::max_element(placement.nic_bytes_per_s);
   for (double& rate : placement.nic_bytes_per_s) {
-    if (rate == 0) rate = fastest > 0 ? fastest : kUsualBytesPerS;
+    if (rate == 0) rate = fastest > 0 ? fastest : kAssumedNicBytesPerS;
   }
   return placement;
 }

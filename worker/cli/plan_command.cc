@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "common/transport/wire_speed.h"
 #include "compress/codec.h"
 #include "worker/cli/model_question.h"
 #include "worker/cli/options.h"
@@ -84,7 +85,7 @@ Result<PlanQuestion> Parse(const PlanOptions& options, const Config& config, Con
   }
   TALLY_ASSIGN_OR_RETURN(const std::uint64_t bytes, ParseBytes(options.bytes));
   question.elements = bytes / sizeof(float);
-  double rate = NicRateBits(config) > 0 ? NicRateBits(config) / 8 : 10e9 / 8;
+  double rate = NicRateBits(config) > 0 ? NicRateBits(config) / 8 : kAssumedNicBytesPerS;
   if (!options.probe.empty()) {
     TALLY_ASSIGN_OR_RETURN(Probe probe, ReadProbe(options.probe));
     rate = probe.nic_bytes_per_s();

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/run_command.h"
 #include "worker/cli/table.h"
 
 namespace tally::cli {
@@ -16,20 +17,12 @@ namespace {
 
 using ::testing::HasSubstr;
 
-struct Ran {
-  int exit_code;
-  std::string out, err;
-};
-
 Ran Tally(const std::vector<std::string>& arguments, std::map<std::string, std::string> environment = {}) {
   CommandContext context;
   environment.emplace("PATH", "/usr/bin:/bin");
   context.environment = std::move(environment);
   context.version = "1.2.3";
-  ::testing::internal::CaptureStdout();
-  ::testing::internal::CaptureStderr();
-  const int exit_code = RunTally(arguments, context);
-  return {exit_code, ::testing::internal::GetCapturedStdout(), ::testing::internal::GetCapturedStderr()};
+  return RunCommand(arguments, std::move(context));
 }
 
 TEST(Command, VersionHelpAndUsage) {

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/crc32c.h"
+#include "tests/support/run_command.h"
 #include "worker/cli/command.h"
 #include "worker/cli/explain_report.h"
 
@@ -159,18 +160,11 @@ TEST(Explain, WarnsOfSparseGradients) {
   EXPECT_TRUE(Explain(Alternating(1), 1, "onebit")->warnings.empty());
 }
 
-struct Ran {
-  int exit_code;
-  std::string out, err;
-};
 Ran TallyExplain(std::vector<std::string> arguments) {
   CommandContext context;
   context.version = "1.2.3";
   arguments.insert(arguments.begin(), "explain");
-  ::testing::internal::CaptureStdout();
-  ::testing::internal::CaptureStderr();
-  const int exit_code = RunTally(arguments, context);
-  return {exit_code, ::testing::internal::GetCapturedStdout(), ::testing::internal::GetCapturedStderr()};
+  return RunCommand(arguments, std::move(context));
 }
 
 class ExplainCommand : public ::testing::Test {

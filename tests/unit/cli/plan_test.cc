@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "tests/support/run_command.h"
 #include "worker/cli/command.h"
 #include "worker/cli/link_probe.h"
 
@@ -16,19 +17,11 @@ namespace {
 using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
-struct Ran {
-  int exit_code;
-  std::string out, err;
-};
-
 Ran Tally(const std::vector<std::string>& arguments) {
   CommandContext context;
   context.environment = {{"PATH", "/usr/bin:/bin"}};
   context.version = "1.2.3";
-  ::testing::internal::CaptureStdout();
-  ::testing::internal::CaptureStderr();
-  const int exit_code = RunTally(arguments, context);
-  return {exit_code, ::testing::internal::GetCapturedStdout(), ::testing::internal::GetCapturedStderr()};
+  return RunCommand(arguments, std::move(context));
 }
 
 Json PlanOf(std::vector<std::string> arguments) {

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/run_command.h"
 #include "worker/cli/command.h"
 #include "worker/cli/topology_sources.h"
 
@@ -16,19 +17,11 @@ namespace {
 
 using ::testing::HasSubstr;
 
-struct Ran {
-  int exit_code;
-  std::string out, err;
-};
-
 Ran Topology(std::vector<std::string> arguments, std::map<std::string, std::string> environment = {}) {
   arguments.insert(arguments.begin(), "topology");
   CommandContext context;
   context.environment = std::move(environment);
-  ::testing::internal::CaptureStdout();
-  ::testing::internal::CaptureStderr();
-  const int exit_code = RunTally(arguments, context);
-  return {exit_code, ::testing::internal::GetCapturedStdout(), ::testing::internal::GetCapturedStderr()};
+  return RunCommand(arguments, std::move(context));
 }
 
 std::string File(const std::string& name, const std::string& text) {

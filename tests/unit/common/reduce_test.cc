@@ -148,6 +148,10 @@ TEST_P(ReduceOnTarget, CopiesEveryBitFromAnywhereToAnywhere) {
       Copy(out.data() + 1, bytes.data() + shift, n);
       ExpectSameBits(a, out.data() + 1);
       EXPECT_EQ(out[n + 1], 77.0F);
+      std::vector<std::byte> sent(shift + n * sizeof(float) + 1, std::byte{7});
+      Copy(sent.data() + shift, a.data(), n);
+      EXPECT_TRUE(n == 0 || std::memcmp(sent.data() + shift, a.data(), n * sizeof(float)) == 0);
+      EXPECT_EQ(sent.back(), std::byte{7});
     }
   }
 }

@@ -6,19 +6,14 @@
 #include <algorithm>
 #include <random>
 
+#include "tests/support/placement.h"
+
 namespace tally {
 namespace {
 
 constexpr double kB = 1e9, kM = 1e8;  // M/B = 0.1 s
 
-// n workers and k servers, each on a NIC of its own.
-Placement Separate(std::uint32_t n, std::uint32_t k, double rate = kB) {
-  Placement placement;
-  placement.nic_bytes_per_s.assign(n + k, rate);
-  for (std::uint32_t i = 0; i < n; ++i) placement.worker_nics.push_back(i);
-  for (std::uint32_t i = 0; i < k; ++i) placement.server_nics.push_back(n + i);
-  return placement;
-}
+Placement Separate(std::uint32_t n, std::uint32_t k) { return test::Separate(n, k, kB); }
 
 double ShareOf(const ShareTable& table, Role role, std::uint32_t index) {
   const auto found = std::ranges::find(table.shares, OwnerRef{role, index}, &Share::owner);

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "common/schedule/cost_model.h"
+#include "tests/support/placement.h"
 
 namespace tally {
 namespace {
@@ -14,9 +15,7 @@ constexpr double kB = 1e9, kM = 1e8, kAlpha = 1e-3;
 
 WayQuestion Separate(std::uint32_t n, std::uint32_t k, double rate = kB) {
   WayQuestion question;
-  question.placement.nic_bytes_per_s.assign(n + k, rate);
-  for (std::uint32_t i = 0; i < n; ++i) question.placement.worker_nics.push_back(i);
-  for (std::uint32_t i = 0; i < k; ++i) question.placement.server_nics.push_back(n + i);
+  question.placement = test::Separate(n, k, rate);
   question.alpha_s = kAlpha;
   question.owned = {kM, kM};
   question.scheduled_bytes = kM;

@@ -8,6 +8,7 @@
 
 #include "common/schedule/layout.h"
 #include "server/core/placement.h"
+#include "tests/support/placement.h"
 #include "tests/unit/server_core/coordinator_fixture.h"
 
 namespace tally {
@@ -25,13 +26,7 @@ Config Job(Mode mode, std::size_t servers, const std::string& codec = "none") {
   return config;
 }
 
-Placement Separate(std::uint32_t n, std::uint32_t k, double rate = kGigabit) {
-  Placement placement;
-  placement.nic_bytes_per_s.assign(n + k, rate);
-  for (std::uint32_t i = 0; i < n; ++i) placement.worker_nics.push_back(i);
-  for (std::uint32_t i = 0; i < k; ++i) placement.server_nics.push_back(n + i);
-  return placement;
-}
+Placement Separate(std::uint32_t n, std::uint32_t k) { return test::Separate(n, k, kGigabit); }
 
 std::vector<DeclareMessage> Declared(std::uint32_t workers, std::vector<std::uint64_t> sizes,
                                      const std::string& group = "default") {

@@ -10,17 +10,13 @@
 #include <sstream>
 
 #include "benchmarks/mlp/data.h"
+#include "tests/support/run_command.h"
 #include "worker/cli/command.h"
 
 namespace tally::cli {
 namespace {
 
 using testing::HasSubstr;
-
-struct Ran {
-  int exit_code = 0;
-  std::string out, err;
-};
 
 Ran Tally(const std::vector<std::string>& arguments, const std::string& program = TALLY_PROGRAM) {
   CommandContext context;
@@ -30,13 +26,7 @@ Ran Tally(const std::vector<std::string>& arguments, const std::string& program 
   }
   context.program = program;
   context.version = "1.2.3";
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  Ran ran;
-  ran.exit_code = RunTally(arguments, context);
-  ran.out = testing::internal::GetCapturedStdout();
-  ran.err = testing::internal::GetCapturedStderr();
-  return ran;
+  return RunCommand(arguments, std::move(context));
 }
 
 TEST(CompareCommand, TrainsThroughServersAndARingWithTheSameBits) {
