@@ -195,11 +195,11 @@ void Scale(float* out, const float* a, float w, std::size_t n) { HWY_DYNAMIC_DIS
 void Divide(float* out, const float* a, float w, std::size_t n) { HWY_DYNAMIC_DISPATCH(Divide)(out, a, w, n); }
 void Copy(float* out, const std::byte* a, std::size_t n) {
   if (reinterpret_cast<std::uintptr_t>(a) % alignof(float) == 0) return Copy(out, reinterpret_cast<const float*>(a), n, false);
-  std::memcpy(out, a, n * sizeof(float));
+  if (n != 0) std::memcpy(out, a, n * sizeof(float));  // neither may be null, not even for no bytes
 }
 void Copy(std::byte* out, const float* a, std::size_t n) {
   if (reinterpret_cast<std::uintptr_t>(out) % alignof(float) == 0) return Copy(reinterpret_cast<float*>(out), a, n, false);
-  std::memcpy(out, a, n * sizeof(float));
+  if (n != 0) std::memcpy(out, a, n * sizeof(float));
 }
 void Copy(float* out, const float* a, std::size_t n, bool stream) { HWY_DYNAMIC_DISPATCH(Copy)(out, a, n, stream); }
 bool SumTerms(float* out, std::span<const Term> terms, float divisor, std::size_t n, bool stream) {
