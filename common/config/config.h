@@ -65,6 +65,10 @@ struct Config {
   struct Topology {                // process scope
     std::string node;              // empty = of boot id and network namespace
     double nic_rate_bits = 0;      // 0 = link.rate, else what the system says
+    std::string switch_path;       // switches above this machine, "spine1/leaf3"; empty = topology.file, SLURM's
+    std::string file;              // says so of `host` (common/topology/own_place.h)
+    std::string host;              // empty = SLURMD_NODENAME, else the host's own name
+    std::vector<std::string> labels = {"topology.kubernetes.io/region", "topology.kubernetes.io/zone"};
   } topology;
   struct Worker {                  // process scope
     std::uint32_t rank = 0;
@@ -72,6 +76,9 @@ struct Config {
     bool rank_set = false;         // some source gave it
     std::string bind;              // where data links bind; empty = the address that reaches the coordinator
     Nanos spin{0};
+    std::string attach = "embedded";  // embedded | agent (= the node's tally-worker runs the engine)
+    std::string agent;             // where that listens; empty = by user and job
+    std::string pin = "auto";      // auto | off | list of cores for the engine thread
   } worker;
   struct Coordinator {
     std::string address;           // process scope; empty = first server, else MASTER_ADDR:MASTER_PORT+1
@@ -84,6 +91,7 @@ struct Config {
     std::uint64_t memory_cap_bytes = 0;  // 0 = half of the machine's
     bool exit_when_done = false;   // end after the first job ended
     std::string report;            // file for counters as JSON at exit
+    std::string pin = "auto";      // as worker.pin
   } server;
   struct LinkSettings {
     std::string transport = "tcp";      // job scope: data links between workers, tcp | zmq
