@@ -6,9 +6,12 @@
 #include <cstdlib>
 #include <mutex>
 #include <new>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "common/check.h"
+#include "common/shared_memory.h"
 
 namespace tally {
 
@@ -20,6 +23,7 @@ class Buffer {
   std::size_t size = 0;
   unsigned size_class = 0;
   bool wrapper = false;
+  bool shared = false;  // cut from an arena
   bool read_only = false;
   std::shared_ptr<BufferPool::Core> home;
   Release on_release;
@@ -31,6 +35,7 @@ constexpr std::size_t kAlignment = 64;
 constexpr unsigned kMinClass = 12;  // 4 KiB
 constexpr unsigned kClasses = 64;
 constexpr std::size_t kMaxIdleWrappers = 4096;
+constexpr std::uint64_t kArenaBytes = std::uint64_t{2} << 20;  // of several blocks, unless one is larger
 
 }  // namespace
 
@@ -41,9 +46,30 @@ struct BufferPool::Core {
   std::uint64_t keep_bytes = 0;
   bool closed = false;
   Stats stats;
+  std::shared_ptr<SharedMemory> shared;
+  std::vector<SharedArena> arenas;
+  std::array<std::span<std::byte>, kClasses> uncut;  // per class, what is left of its last arena
+
+  // A new block's memory. False: there is none to share, and the block comes from the heap.
+  bool Cut(Buffer* buffer) {
+    const std::uint64_t block = std::uint64_t{1} << buffer->size_class;
+    if (shared == nullptr || block < kSharedBlockBytes) return false;
+    const std::lock_guard lock(mutex);
+    std::span<std::byte>& left = uncut[buffer->size_class];
+    if (left.empty()) {
+      Result<SharedArena> arena = SharedArena::Make(shared, "tally-frames", std::max(block, kArenaBytes));
+      if (!arena.ok()) return false;
+      left = arena->bytes();
+      arenas.push_back(std::move(arena).value());
+    }
+    buffer->data = left.data();
+    buffer->shared = true;
+    left = left.subspan(block);
+    return true;
+  }
 
   void Destroy(Buffer* buffer) {
-    std::free(buffer->data);
+    if (!buffer->shared) std::free(buffer->data);
     delete buffer;
   }
 
@@ -66,7 +92,7 @@ struct BufferPool::Core {
     const std::uint64_t bytes = std::uint64_t{1} << buffer->size_class;
     std::unique_lock lock(mutex);
     stats.in_use_bytes -= bytes;
-    if (closed || stats.idle_bytes + bytes > keep_bytes) {
+    if (closed || (stats.idle_bytes + bytes > keep_bytes && !buffer->shared)) {
       lock.unlock();
       Destroy(buffer);
       return;
@@ -76,7 +102,12 @@ struct BufferPool::Core {
   }
 };
 
-BufferPool::BufferPool(std::uint64_t keep_bytes) : core_(std::make_shared<Core>()) { core_->keep_bytes = keep_bytes; }
+BufferPool::BufferPool(std::uint64_t keep_bytes, std::shared_ptr<SharedMemory> shared) : core_(std::make_shared<Core>()) {
+  core_->keep_bytes = keep_bytes;
+  core_->shared = std::move(shared);
+}
+
+const std::shared_ptr<SharedMemory>& BufferPool::shared() const { return core_->shared; }
 
 BufferPool::~BufferPool() {
   std::array<std::vector<Buffer*>, kClasses> idle;
@@ -113,10 +144,11 @@ BufferRef BufferPool::Get(std::size_t bytes) {
     core_->stats.in_use_bytes += block;
   }
   if (buffer == nullptr) {
-    buffer = new Buffer;
-    buffer->data = static_cast<std::byte*>(std::aligned_alloc(kAlignment, block));
-    if (buffer->data == nullptr) throw std::bad_alloc();
-    buffer->size_class = size_class;
+    auto made = std::make_unique<Buffer>();
+    made->size_class = size_class;
+    if (!core_->Cut(made.get())) made->data = static_cast<std::byte*>(std::aligned_alloc(kAlignment, block));
+    if (made->data == nullptr) throw std::bad_alloc();
+    buffer = made.release();
   }
   buffer->home = core_;
   buffer->size = bytes;

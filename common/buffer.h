@@ -24,6 +24,7 @@ struct Release {
 };
 
 class Buffer;
+class SharedMemory;  // shared_memory.h
 
 // An owning reference. Copying shares, the last one returns the memory.
 class BufferRef {
@@ -59,10 +60,13 @@ class BufferRef {
 };
 
 // Blocks in power-of-two classes from 4 KiB, 64-byte aligned. Bounded: beyond `keep_bytes` of idle memory a freed block
-// goes back to the system.
+// goes back to the system. With `shared`, blocks from kSharedBlockBytes on lie in memory that processes of this node can
+// map; they are cut from arenas that stay as long as the pool does, and so are idle ones.
 class BufferPool {
  public:
-  explicit BufferPool(std::uint64_t keep_bytes = std::uint64_t{1} << 30);
+  static constexpr std::size_t kSharedBlockBytes = 16384;
+
+  explicit BufferPool(std::uint64_t keep_bytes = std::uint64_t{1} << 30, std::shared_ptr<SharedMemory> shared = nullptr);
   ~BufferPool();
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
@@ -81,6 +85,7 @@ class BufferPool {
     std::uint64_t idle_bytes = 0;
   };
   Stats stats() const;
+  const std::shared_ptr<SharedMemory>& shared() const;  // null: no block is
 
  private:
   friend class Buffer;

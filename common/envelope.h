@@ -1,8 +1,9 @@
-// Reading Cap'n Proto bytes that a peer sent: bounds checked by hand before the library sees them (its segment count
+// Cap'n Proto bytes of messages. Reading those that a peer sent: bounds checked by hand before the library sees them (its segment count
 // can overflow, capnproto advisory of 2026-03-12), alignment restored, exceptions turned into kCorrupt.
-// Included by frame.cc and control.cc only.
+// Included by what reads or writes messages only.
 #pragma once
 
+#include <capnp/message.h>
 #include <capnp/serialize.h>
 #include <kj/exception.h>
 
@@ -19,6 +20,19 @@ namespace tally {
 
 inline constexpr std::uint32_t kMaxSegments = 16;
 inline constexpr int kMaxNesting = 16;
+
+// Writes a message of at most `bound` words into `out` (cleared first, its capacity reused): one segment, built in place
+// behind its 8-byte segment table, so that nothing is allocated or copied once `out` has grown to its working size.
+// `fill(Root::Builder)`.
+template <typename Root, typename Fill>
+void WriteEnvelope(std::size_t bound, std::vector<std::byte>* out, Fill fill) {
+  out->assign(8 * (bound + 1), std::byte{0});
+  capnp::FlatMessageBuilder builder(kj::arrayPtr(reinterpret_cast<capnp::word*>(out->data()) + 1, bound));
+  fill(builder.template initRoot<Root>());
+  const auto words = static_cast<std::uint32_t>(builder.getSegmentsForOutput()[0].size());
+  out->resize(8 * (std::size_t{words} + 1));
+  std::memcpy(out->data() + 4, &words, sizeof words);
+}
 
 // The segment table must account for exactly all bytes.
 inline Status CheckEnvelope(std::span<const std::byte> bytes, std::size_t max_bytes) {

@@ -2,8 +2,6 @@
 // 12 bytes and the header.
 #include "common/frame.h"
 
-#include <capnp/message.h>
-
 #include <cmath>
 
 #include "common/crc32c.h"
@@ -89,15 +87,7 @@ Status Read(schema::Header::Reader from, FrameHeader* to) {
   return Status::Ok();
 }
 
-}  // namespace
-
-void EncodeHeader(const FrameHeader& header, std::vector<std::byte>* out) {
-  // One segment, built in place behind its 8-byte segment table: the bound is known, so nothing is allocated or copied
-  // once `out` has grown to its working size.
-  const std::size_t bound = kFixedWords + (header.slabs.size() + header.contributors.size() + 1) / 2;
-  out->assign(8 * (bound + 1), std::byte{0});
-  capnp::FlatMessageBuilder builder(kj::arrayPtr(reinterpret_cast<capnp::word*>(out->data()) + 1, bound));
-  auto to = builder.initRoot<schema::Header>();
+void Write(const FrameHeader& header, schema::Header::Builder to) {
   to.setJobHash(header.job_hash);
   to.setEpoch(header.epoch.value);
   to.setIncarnation(header.incarnation);
@@ -126,9 +116,13 @@ void EncodeHeader(const FrameHeader& header, std::vector<std::byte>* out) {
     collective.setOp(static_cast<std::uint8_t>(header.collective.op));
     collective.setCall(header.collective.call);
   }
-  const std::size_t words = builder.getSegmentsForOutput()[0].size();
-  out->resize(8 * (words + 1));
-  StoreU32(out->data() + 4, static_cast<std::uint32_t>(words));
+}
+
+}  // namespace
+
+void EncodeHeader(const FrameHeader& header, std::vector<std::byte>* out) {
+  const std::size_t bound = kFixedWords + (header.slabs.size() + header.contributors.size() + 1) / 2;
+  WriteEnvelope<schema::Header>(bound, out, [&](schema::Header::Builder to) { Write(header, to); });
 }
 
 Status DecodeHeader(std::span<const std::byte> bytes, FrameHeader* header) {

@@ -21,3 +21,17 @@ struct ArenaRequest {
   position @4 :UInt32;           # of the asker
   sharesResult @5 :Bool;         # the asker has mapped the node's results
 }
+
+# Transport shm: travels in a frame in the place of its payload, which lies in memory of the sender. Where the frame is the
+# first of its region, the region's descriptor comes with it.
+struct MemoryNote {
+  number @0 :UInt32;             # of the loan: the receiver returns it by that
+  region @1 :UInt32;
+  offset @2 :UInt64;
+  regionBytes @3 :UInt64;
+}
+
+# Payload of a credit frame: loans that the receiver needs no more.
+struct MemoryReturns {
+  numbers @0 :List(UInt32);
+}

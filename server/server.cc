@@ -9,15 +9,18 @@
 #include <utility>
 
 #include "common/node_key.h"
+#include "common/shared_memory.h"
 #include "common/transport/interfaces.h"
 #include "common/transport/local_address.h"
 #include "common/transport/rate_limiter.h"
+#include "common/transport/unix_sockets.h"
 #include "common/version.h"
 
 namespace tally {
 namespace {
 
 constexpr Nanos kRejoin = std::chrono::seconds(1);
+constexpr std::uint64_t kPoolBytes = std::uint64_t{1} << 30;
 constexpr Nanos kPoll = std::chrono::milliseconds(5);
 
 std::string HostName() {
@@ -38,7 +41,11 @@ class Server::Signpost final : public Acceptor {
   std::string text_;
 };
 
-Server::Server(const Config& config, Logger* logger) : config_(config), logger_(logger) {}
+Server::Server(const Config& config, Logger* logger)
+    : config_(config),
+      logger_(logger),
+      // Links in memory have no emulated NIC.
+      pool_(kPoolBytes, config.link.shm && config.link.rate_bits == 0 ? std::make_shared<SharedMemory>() : nullptr) {}
 
 Result<std::unique_ptr<Server>> Server::Start(const Config& config, Logger* logger) {
   std::unique_ptr<Server> server(new Server(config, logger));
@@ -60,6 +67,7 @@ Server::~Server() {
   links_.reset();
   coordinator_host_.reset();
   data_transport_.reset();
+  shm_transport_.reset();
   control_transport_.reset();
 }
 
@@ -102,6 +110,13 @@ Status Server::Begin() {
                            control_transport_->Listen(config_.server.listen, self, signpost_.get()));
   }
 
+  TALLY_RETURN_IF_ERROR(ListenForData(where, options));
+  loop_.Post([this] { Join(); });
+  return Status::Ok();
+}
+
+// `where`: the control address, `options` those of links that are paced.
+Status Server::ListenForData(const EndpointParts& where, const LinkOptions& options) {
   links_ = std::make_unique<DataLinks>(&loop_, this, logger_, config_.link.egress_bytes);
   const std::string listen_host = where.host.find(':') == std::string::npos ? where.host : "[" + where.host + "]";
   TALLY_ASSIGN_OR_RETURN(const std::string host, DataAddress(config_.server.data_bind, config_.network.interfaces,
@@ -117,7 +132,14 @@ Status Server::Begin() {
         links_->Listen(data_transport_.get(), config_.servers.transport + "://" + host + ":0", self));
     data_endpoints_.push_back(std::move(endpoint));
   }
-  loop_.Post([this] { Join(); });
+  if (pool_.shared() == nullptr) return Status::Ok();
+  TALLY_ASSIGN_OR_RETURN(shm_transport_, MakeTransport("shm", &loop_, &pool_, options));
+  if (const Result<std::string> endpoint = links_->Listen(shm_transport_.get(), FreshShmEndpoint(), self); endpoint.ok()) {
+    data_endpoints_.push_back(*endpoint);
+  } else {
+    logger_->Warn("no links in memory: workers on this node use " + config_.servers.transport,
+                  {{"why", endpoint.status().text()}});
+  }
   return Status::Ok();
 }
 

@@ -63,6 +63,7 @@ class Server final : public LinkHandler, public MembershipEvents {
   class Signpost;  // answers on the control address of a server that does not coordinate
   Server(const Config& config, Logger* logger);
   Status Begin();
+  Status ListenForData(const EndpointParts& where, const LinkOptions& options);
   void Join();
   void EndJob();
   void Fail(const Status& why);
@@ -79,6 +80,7 @@ class Server final : public LinkHandler, public MembershipEvents {
   std::vector<std::string> data_endpoints_;
   std::unique_ptr<OwnerHost> owner_host_;
   std::unique_ptr<Transport> control_transport_, data_transport_;
+  std::unique_ptr<Transport> shm_transport_;  // for workers on this node; null: link.shm is off, or the NIC is emulated
   std::unique_ptr<CoordinatorHost> coordinator_host_;
   std::unique_ptr<Signpost> signpost_;
   std::unique_ptr<DataLinks> links_;

@@ -11,15 +11,18 @@
 
 #include "common/node_key.h"
 #include "common/schedule/schedule.h"
+#include "common/shared_memory.h"
 #include "common/transport/interfaces.h"
 #include "common/transport/local_address.h"
 #include "common/transport/rate_limiter.h"
+#include "common/transport/unix_sockets.h"
 #include "common/version.h"
 
 namespace tally {
 namespace {
 
 constexpr Nanos kShareBound = std::chrono::seconds(5);
+constexpr std::uint64_t kPoolBytes = std::uint64_t{1} << 30;
 constexpr Nanos kContinueLater = std::chrono::microseconds(100);
 
 std::string HostName() {
@@ -33,9 +36,21 @@ std::uint64_t RandomIncarnation() {
   return (std::uint64_t{device()} << 32 | device()) | 1;
 }
 
+// Links in memory have no emulated NIC.
+bool SharesMemory(const Config& config) {
+  return config.link.shm && config.link.rate_bits == 0 && (config.job.workers > 1 || !config.servers.addresses.empty());
+}
+
+// The first that the member has published of a kind; empty: none.
+std::string EndpointOf(const Member& member, std::string_view scheme) {
+  const auto found = std::ranges::find_if(member.endpoints, [&](const std::string& e) { return e.starts_with(scheme); });
+  return found == member.endpoints.end() ? std::string() : *found;
+}
+
 }  // namespace
 
-Engine::Engine(const LoadedConfig& config) : loaded_(config) {}
+Engine::Engine(const LoadedConfig& config)
+    : loaded_(config), pool_(kPoolBytes, SharesMemory(config.config) ? std::make_shared<SharedMemory>() : nullptr) {}
 
 Result<std::unique_ptr<Engine>> Engine::Start(const LoadedConfig& config) {
   std::unique_ptr<Engine> engine(new Engine(config));
@@ -69,6 +84,7 @@ Engine::~Engine() {
   node_memory_.reset();
   worker_transport_.reset();
   server_transport_.reset();
+  shm_transport_.reset();
   control_transport_.reset();
 }
 
@@ -132,6 +148,7 @@ Status Engine::Begin() {
                            links_->Listen(worker_transport_.get(), c.link.transport + "://" + bind + ":0", self));
     data_endpoints_.push_back(endpoint);
   }
+  ListenInMemory();
   if (workers_ > 1 && node_stages_ && c.link.shm) {
     node_memory_ = std::make_unique<NodeMemory>(&loop_);
     if (const Result<std::string> endpoint = node_memory_->Listen(); endpoint.ok()) {
@@ -164,9 +181,29 @@ Status Engine::Begin() {
   return Status::Ok();
 }
 
+// Workers of this node reach this one without a socket's copies, if they can.
+void Engine::ListenInMemory() {
+  if (shm_transport_ == nullptr || data_endpoints_.empty()) return;
+  LinkIdentity self;
+  self.index = loaded_.config.worker.rank;
+  self.incarnation = incarnation_;
+  const Result<std::string> endpoint = links_->Listen(shm_transport_.get(), FreshShmEndpoint(), self);
+  if (endpoint.ok()) {
+    data_endpoints_.push_back(*endpoint);
+  } else {
+    logger_->Warn("no links in memory: this node's other processes use " + loaded_.config.link.transport,
+                  {{"why", endpoint.status().text()}});
+  }
+}
+
 Status Engine::StartTransports(LinkOptions options) {
   const Config& c = loaded_.config;
   TALLY_ASSIGN_OR_RETURN(control_transport_, MakeTransport("tcp", &loop_, &pool_, options));
+  if (SharesMemory(c)) {
+    LinkOptions in_memory = options;
+    in_memory.connect_timeout = kShareBound;
+    TALLY_ASSIGN_OR_RETURN(shm_transport_, MakeTransport("shm", &loop_, &pool_, in_memory));
+  }
   if (c.link.rate_bits > 0) {
     TALLY_ASSIGN_OR_RETURN(options.limiter, RateLimiter::Make(c.link.rate_bits, c.link.nic));
   }
@@ -300,7 +337,6 @@ void Engine::MakeOwnerHost(Position self) {
 
 // Of two workers the one with the higher position dials; servers are always dialled.
 void Engine::DialPeers() {
-  const Config& c = loaded_.config;
   const std::uint32_t self = owner_host_ == nullptr ? 0 : links_->self().index;
   for (const OwnerRef peer : peers_) {
     if (peer.role == Role::kWorker && peer.index > self) continue;
@@ -311,29 +347,49 @@ void Engine::DialPeers() {
       Fail(Mismatch("the epoch names no member for a peer that the exchange needs"));
       return;
     }
-    std::vector<std::string> endpoints = member->endpoints;
-    std::erase_if(endpoints, [](const std::string& e) { return e.starts_with(kNodeMemoryScheme); });
-    // A peer on another host whose own name resolves to loopback publishes an address that only it can reach.
-    for (const std::string& endpoint : coordinator_is_local_ ? std::vector<std::string>{} : endpoints) {
-      const Result<EndpointParts> parts = ParseEndpoint(endpoint);
-      if (!parts.ok() || !IsLoopbackAddress(parts->host)) continue;
-      Fail(Mismatch(Describe(*member) + " published the loopback address " + endpoint +
-                    ", which other hosts cannot reach: set " +
-                    (peer.role == Role::kServer ? "server.listen or server.data_bind" : "worker.bind") +
-                    " there to an address of its network"));
-      return;
+    const std::string local = shm_transport_ != nullptr && member->node == NodeOf(Position(self))
+                                  ? EndpointOf(*member, kShmScheme)
+                                  : std::string();
+    if (local.empty()) {
+      DialMember(peer, *member);
+      continue;
     }
-    Transport* transport = peer.role == Role::kServer ? server_transport_.get() : worker_transport_.get();
-    links_->Dial(transport, peer, endpoints, c.link.connections, c.membership.join_timeout);
+    links_->Dial(shm_transport_.get(), peer, {local}, 1, kShareBound, [this, peer, member = *member](const Status& why) {
+      logger_->Warn("no link in memory to " + Describe(member) + " on this node; going by " + Over(peer.role),
+                    {{"why", why.text()}});
+      DialMember(peer, member);
+    });
   }
+}
+
+void Engine::DialMember(OwnerRef peer, const Member& member) {
+  const Config& c = loaded_.config;
+  std::vector<std::string> endpoints = member.endpoints;
+  std::erase_if(endpoints, [](const std::string& e) { return e.starts_with(kNodeMemoryScheme) || e.starts_with(kShmScheme); });
+  // A peer on another host whose own name resolves to loopback publishes an address that only it can reach.
+  for (const std::string& endpoint : coordinator_is_local_ ? std::vector<std::string>{} : endpoints) {
+    const Result<EndpointParts> parts = ParseEndpoint(endpoint);
+    if (!parts.ok() || !IsLoopbackAddress(parts->host)) continue;
+    Fail(Mismatch(Describe(member) + " published the loopback address " + endpoint +
+                  ", which other hosts cannot reach: set " +
+                  (peer.role == Role::kServer ? "server.listen or server.data_bind" : "worker.bind") +
+                  " there to an address of its network"));
+    return;
+  }
+  Transport* transport = peer.role == Role::kServer ? server_transport_.get() : worker_transport_.get();
+  links_->Dial(transport, peer, endpoints, c.link.connections, c.membership.join_timeout);
 }
 
 void Engine::CheckJoined() {
   if (joined_ || epoch_.epoch.value == 0) return;
   for (const OwnerRef peer : peers_) {
-    if (links_->count(peer) < loaded_.config.link.connections) return;
+    if (!links_->complete(peer, loaded_.config.link.connections)) return;
   }
   joined_ = true;
+  if (!open_) {
+    const std::lock_guard lock(description_mutex_);
+    description_ = Expanded(ExpandMode(loaded_.config).value());  // now it is known how peers are reached
+  }
   logger_->Info("joined", {{"workers", workers_},
                            {"servers", servers_},
                            {"epoch", epoch_.epoch.value},
@@ -411,9 +467,7 @@ std::unique_ptr<NodeShare> Engine::MakeNodeShare(GroupId group) {
     peer.position = p;
     for (const Member& member : epoch_.members) {
       if (member.role != Role::kWorker || member.position != p) continue;
-      for (const std::string& endpoint : member.endpoints) {
-        if (endpoint.starts_with(kNodeMemoryScheme)) peer.endpoint = endpoint;
-      }
+      peer.endpoint = EndpointOf(member, kNodeMemoryScheme);
     }
     if (peer.endpoint.empty() || node_memory_ == nullptr) peer.fault = "link.shm is off";
     // Who could not be reached once is not waited for again.

@@ -92,10 +92,13 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   explicit Engine(const LoadedConfig& config);
   Status Begin();                         // before the loop runs: transports, listeners, the coordinator
   Status StartTransports(LinkOptions options);
+  void ListenInMemory();
   std::string NodeOf(Position position) const;
   void FindPeers(Position self);
   void MakeOwnerHost(Position self);
   void DialPeers();
+  void DialMember(OwnerRef peer, const Member& member);
+  std::string Over(Role peers) const;
   void TellGroup(const GroupRuntime& group);
   std::unique_ptr<NodeShare> MakeNodeShare(GroupId group);
   Nanos ShareBound() const;
@@ -151,6 +154,7 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   std::unique_ptr<NodeMemory> node_memory_;  // null: this process shares none
   std::unique_ptr<OwnerHost> owner_host_;
   std::unique_ptr<Transport> control_transport_, worker_transport_, server_transport_;
+  std::unique_ptr<Transport> shm_transport_;  // to members on this node; null: link.shm is off, or the NIC is emulated
   std::unique_ptr<CoordinatorHost> coordinator_host_;
   std::unique_ptr<DataLinks> links_;
   std::unique_ptr<Membership> membership_;

@@ -383,16 +383,27 @@ ClientStats Engine::Stats() {
 }
 
 std::string Engine::Expanded(const ModeExpansion& expansion) const {
-  const Config& c = loaded_.config;
-  const std::string on_servers = std::to_string(servers_) + " servers over " + c.servers.transport;
-  const std::string on_workers = std::to_string(workers_) + " workers over " + c.link.transport;
+  const std::string on_servers = std::to_string(servers_) + " servers over " + Over(Role::kServer);
+  const std::string on_workers = std::to_string(workers_) + " workers over " + Over(Role::kWorker);
   const std::string stages = node_stages_ ? "node stages around " : "";
   if (expansion.exchange == ExchangeKind::kSchedule) {
-    return stages + "schedule " + expansion.schedule + " over " + c.link.transport;
+    return stages + "schedule " + expansion.schedule + " over " + Over(Role::kWorker);
   }
   return stages + "owners on " + (!expansion.worker_shares   ? on_servers
                          : !expansion.server_shares ? on_workers
                                                     : on_servers + " and " + on_workers);
+}
+
+// "tcp", "shm", or "tcp and shm" where some of them are on this node.
+std::string Engine::Over(Role role) const {
+  const std::string& configured = role == Role::kServer ? loaded_.config.servers.transport : loaded_.config.link.transport;
+  std::size_t peers = 0, in_memory = 0;
+  for (const OwnerRef& peer : peers_) {
+    if (peer.role != role) continue;
+    ++peers;
+    in_memory += links_->in_memory(peer) ? 1U : 0U;
+  }
+  return in_memory == 0 ? configured : in_memory == peers ? "shm" : configured + " and shm";
 }
 
 // What the coordinator took for a group, where that was open.

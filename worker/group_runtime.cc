@@ -169,11 +169,11 @@ Status GroupRuntime::MakeMemory() {
     arena_offset_.push_back(bytes);
     bytes += ArenaBytes(t);
   }
-  TALLY_ASSIGN_OR_RETURN(input_arena_, Arena::Make("tally-input", bytes));
+  TALLY_ASSIGN_OR_RETURN(input_arena_, SharedArena::Make(pool_->shared(), "tally-input", bytes));
   if (options_.nodes == nullptr) return PlaceResults();
   // Otherwise the node's first position makes the results' memory, and the others map it.
   if (options_.nodes->local_rank(options_.exchange.self) != 0) return Status::Ok();
-  TALLY_ASSIGN_OR_RETURN(output_arena_, Arena::Make("tally-output", bytes));
+  TALLY_ASSIGN_OR_RETURN(output_arena_, SharedArena::Make(pool_->shared(), "tally-output", bytes));
   return Status::Ok();
 }
 
@@ -181,7 +181,7 @@ void GroupRuntime::ShareWithNode(std::unique_ptr<NodeShare> share, Nanos deadlin
                                  std::function<void(Status, std::string)> done) {
   share_ = std::move(share);
   const bool first = !output_arena_.bytes().empty();
-  share_->Begin(&input_arena_, first ? &output_arena_ : nullptr, deadline, [this, done = std::move(done)] {
+  share_->Begin(&input_arena_.arena(), first ? &output_arena_.arena() : nullptr, deadline, [this, done = std::move(done)] {
     const Status status = PlaceResults();
     done(status, share_->Faults());
   });
@@ -193,7 +193,7 @@ Status GroupRuntime::PlaceResults() {
   std::span<std::byte> results = share_ == nullptr ? std::span<std::byte>() : share_->results().bytes();
   if (results.empty()) {
     if (output_arena_.bytes().empty()) {
-      TALLY_ASSIGN_OR_RETURN(output_arena_, Arena::Make("tally-output", bytes));
+      TALLY_ASSIGN_OR_RETURN(output_arena_, SharedArena::Make(pool_->shared(), "tally-output", bytes));
     }
     results = output_arena_.bytes();
   }
@@ -209,7 +209,7 @@ Status GroupRuntime::PlaceResults() {
   // A linear codec makes its tensor's mean in several passes, which other processes must not see.
   std::uint64_t own = 0;
   for (const LinearPart& part : tables_->linear) own += ArenaBytes(part.tensor);
-  TALLY_ASSIGN_OR_RETURN(private_arena_, Arena::Make("tally-output", own));
+  TALLY_ASSIGN_OR_RETURN(private_arena_, SharedArena::Make(pool_->shared(), "tally-output", own));
   std::byte* place = private_arena_.bytes().data();
   for (const LinearPart& part : tables_->linear) {
     outputs[part.tensor] = reinterpret_cast<float*>(place);

@@ -13,8 +13,8 @@
 #include <string_view>
 #include <vector>
 
-#include "common/arena.h"
 #include "common/recycled_list.h"
+#include "common/shared_memory.h"
 #include "compress/codec_state.h"
 #include "compress/half_numbers.h"
 #include "compress/linear.h"
@@ -194,8 +194,8 @@ class GroupRuntime final : public ExchangeEnvironment {
   std::vector<Linear> linear_;                             // by number of their vectors
   std::vector<std::vector<std::uint32_t>> bucket_linear_;  // per declared bucket: indices into linear_
   std::vector<std::uint32_t> linear_of_vector_;            // per vector: index into linear_
-  Arena input_arena_, output_arena_;
-  Arena private_arena_;                      // outputs that are not made where the node's processes share them
+  SharedArena input_arena_, output_arena_;
+  SharedArena private_arena_;                      // outputs that are not made where the node's processes share them
   std::unique_ptr<NodeShare> share_;
   NodePlaces places_;                        // with node stages
   std::vector<std::uint64_t> arena_offset_;  // per tensor of the layout, bytes

@@ -215,16 +215,16 @@ class ScheduleExchange final : public Exchange {
         Copy(environment_->Output(u), frame.payload.data() + offset, n);
         offset += n * sizeof(float);
       }
-      state.total = std::move(frame.hold);
+      // Passed on as it came, unless it lies in a neighbour's memory: then the next one reads it in ours.
+      if (frame.hold.unique()) state.total = std::move(frame.hold);
       return Status::Ok();
     }
     if (!state.sum) {
-      // The received buffer becomes the running sum. One that we may not write to is copied.
+      // The received buffer becomes the running sum, unless we may not write to it.
       const bool in_place = frame.hold.unique() && frame.payload.data() == frame.hold.data() &&
                             reinterpret_cast<std::uintptr_t>(frame.payload.data()) % alignof(float) == 0;
       state.sum = in_place ? std::move(frame.hold) : pool_->Get(frame.payload.size());
-      if (!in_place) Copy(reinterpret_cast<float*>(state.sum.data()), frame.payload.data(), plan_->frames[f].elements);
-      AddOwn(f, reinterpret_cast<float*>(state.sum.data()));
+      AddOwn(f, in_place ? state.sum.data() : frame.payload.data(), reinterpret_cast<float*>(state.sum.data()));
       state.weight = frame.header.weight + declared_;
     } else {
       AddInto(reinterpret_cast<float*>(state.sum.data()), frame.payload.data(), plan_->frames[f].elements);
@@ -242,10 +242,18 @@ class ScheduleExchange final : public Exchange {
     return scratch_.data();
   }
 
-  void AddOwn(std::uint32_t f, float* sum) {
+  // sum = received + own. They may be the same memory.
+  void AddOwn(std::uint32_t f, const std::byte* received, float* sum) {
+    const bool aligned = reinterpret_cast<std::uintptr_t>(received) % alignof(float) == 0;
     for (const std::uint32_t u : plan_->frames[f].slabs) {
       const std::size_t n = tables_->layout.slabs[u].elements;
-      AddInto(sum, Own(u), n);
+      if (aligned) {
+        Add(sum, reinterpret_cast<const float*>(received), Own(u), n);
+      } else {
+        Copy(sum, received, n);
+        AddInto(sum, Own(u), n);
+      }
+      received += n * sizeof(float);
       sum += n;
     }
   }
@@ -275,15 +283,25 @@ class ScheduleExchange final : public Exchange {
     return SendFrame(planned, peer, bytes, std::move(buffer), 0);
   }
 
-  // mean = S / W into the output; a frame of several slabs also keeps it contiguous for sending.
+  // The outputs of a frame of several slabs in one piece, to be sent.
+  void Gather(std::uint32_t f) {
+    FrameState& state = states_[f];
+    state.total = pool_->Get(plan_->frames[f].payload_bytes);
+    std::size_t offset = 0;
+    for (const std::uint32_t u : plan_->frames[f].slabs) {
+      const std::size_t n = tables_->layout.slabs[u].elements;
+      Copy(state.total.data() + offset, environment_->Output(u), n);
+      offset += n * sizeof(float);
+    }
+  }
+
+  // mean = S / W into the output.
   void Finish(std::uint32_t f) {
     FrameState& state = states_[f];
     const PlannedFrame& planned = plan_->frames[f];
     const bool alone = !state.sum;  // one position: the own contribution is the sum
     if (alone) state.weight = declared_;
     const float total_weight = static_cast<float>(state.weight);
-    const bool gather = planned.slabs.size() > 1 && options_.positions > 1;
-    if (gather) state.total = pool_->Get(planned.payload_bytes);
     const float* sum = alone ? nullptr : reinterpret_cast<const float*>(state.sum.data());
     std::size_t offset = 0;
     for (const std::uint32_t u : planned.slabs) {
@@ -298,7 +316,6 @@ class ScheduleExchange final : public Exchange {
         Divide(out, from, total_weight, n);
       }
       if (!AllFinite(out, n)) state.non_finite = true;
-      if (gather) Copy(state.total.data() + offset * sizeof(float), out, n);
       offset += n;
     }
     state.sum.Reset();
@@ -310,6 +327,7 @@ class ScheduleExchange final : public Exchange {
     header_.kind = FrameKind::kTotal;
     header_.weight = static_cast<double>(static_cast<float>(state.weight));
     const auto flag = static_cast<std::uint16_t>(state.non_finite ? kFlagNonFinite : 0);
+    if (!state.total && planned.slabs.size() > 1) Gather(f);
     if (state.total) return SendFrame(planned, peer, state.total.bytes().first(planned.payload_bytes), state.total, flag);
     const auto bytes = AsBytes(environment_->Output(planned.slabs.front()), planned.elements);
     ++draining_;

@@ -5,11 +5,13 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <optional>
 #include <vector>
 
 #include "common/loop_asio.h"
 #include "common/transport/handshake.h"
+#include "common/transport/unix_sockets.h"
 
 namespace tally {
 namespace {
@@ -31,7 +33,7 @@ class Dialer::Attempts : public std::enable_shared_from_this<Attempts> {
            Done done)
       : loop_(loop),
         endpoint_(endpoint),
-        target_(endpoint.scheme + "://" + endpoint.host + ":" + endpoint.port),
+        target_(endpoint.scheme + "://" + endpoint.host + (endpoint.port.empty() ? "" : ":" + endpoint.port)),
         self_(Name(self)),
         socket_buffer_bytes_(options.socket_buffer_bytes),
         started_(loop->Now()),
@@ -41,6 +43,18 @@ class Dialer::Attempts : public std::enable_shared_from_this<Attempts> {
         socket_(loop->impl().io) {}
 
   void Resolve() {
+    if (endpoint_.port.empty()) {  // the name of a local socket
+      Address local;
+      local.length = UnixAddress(endpoint_.host, reinterpret_cast<sockaddr_un*>(&local.address));
+      local.text = endpoint_.host;
+      if (addresses_.empty()) addresses_.push_back(local);
+      next_ = 0;
+      // Posted: `done` must not run inside the constructor.
+      loop_->Post([self = shared_from_this()] {
+        if (!self->cancelled_) self->TryNext();
+      });
+      return;
+    }
     resolver_.async_resolve(
         endpoint_.host, endpoint_.port, tcp::resolver::numeric_service,
         [self = shared_from_this()](const boost::system::error_code& error, const tcp::resolver::results_type& found) {
@@ -64,7 +78,8 @@ class Dialer::Attempts : public std::enable_shared_from_this<Attempts> {
 
  private:
   struct Address {
-    tcp::endpoint endpoint;
+    sockaddr_storage address{};
+    socklen_t length = 0;
     std::string text;
     std::string error = "not tried";
   };
@@ -75,13 +90,15 @@ class Dialer::Attempts : public std::enable_shared_from_this<Attempts> {
     std::vector<Address> addresses;
     for (const auto& entry : found) {
       if (addresses.size() == kMaxAddresses) break;
-      const tcp::endpoint address = entry.endpoint();
-      const auto same = [&](const Address& a) { return a.endpoint == address; };
+      const tcp::endpoint endpoint = entry.endpoint();
+      Address address;
+      address.length = static_cast<socklen_t>(endpoint.size());
+      std::memcpy(&address.address, endpoint.data(), endpoint.size());
+      address.text = AddressText(endpoint.data(), address.length);
+      const auto same = [&](const Address& a) { return a.text == address.text; };
       if (std::ranges::any_of(addresses, same)) continue;
       const auto old = std::ranges::find_if(addresses_, same);
-      addresses.push_back(old != addresses_.end()
-                              ? *old
-                              : Address{address, AddressText(address.data(), static_cast<socklen_t>(address.size()))});
+      addresses.push_back(old != addresses_.end() ? *old : std::move(address));
     }
     if (!addresses.empty()) addresses_ = std::move(addresses);
     next_ = error ? addresses_.size() : 0;
@@ -96,9 +113,9 @@ class Dialer::Attempts : public std::enable_shared_from_this<Attempts> {
     }
     Address& address = addresses_[next_++];
     ++tries_;
-    fd_ = UniqueFd(OpenSocket(address.endpoint.protocol().family(), socket_buffer_bytes_));
+    fd_ = UniqueFd(OpenSocket(address.address.ss_family, socket_buffer_bytes_));
     if (fd_.get() < 0) return Failed(ErrnoText(errno));
-    const int result = connect(fd_.get(), address.endpoint.data(), static_cast<socklen_t>(address.endpoint.size()));
+    const int result = connect(fd_.get(), reinterpret_cast<const sockaddr*>(&address.address), address.length);
     if (result == 0) return OnConnected();
     if (errno != EINPROGRESS) return Failed(ErrnoText(errno));
 
@@ -133,7 +150,7 @@ class Dialer::Attempts : public std::enable_shared_from_this<Attempts> {
     addresses_[next_ - 1].error = why;
     if (fd_.get() >= 0) {
       const std::string local = LocalAddress(fd_.get());
-      if (!local.empty() && !local.ends_with(":0")) addresses_[next_ - 1].error += " (from " + local + ")";
+      if (!endpoint_.port.empty() && !local.empty() && !local.ends_with(":0")) addresses_[next_ - 1].error += " (from " + local + ")";
     }
     CloseSocket();
     // Posted, so that a list of addresses that all fail at once neither recurses nor calls `done` inside the caller.

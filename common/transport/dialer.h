@@ -1,5 +1,5 @@
-// Dialer: opens one TCP connection. Resolves the host, tries every address in turn, and starts over with growing pauses
-// until a time limit, because the peer may still be starting.
+// Dialer: opens one stream connection. Resolves the host (a name without a port is a local socket's), tries every address
+// in turn, and starts over with growing pauses until a time limit, because the peer may still be starting.
 // Thread: the loop's. Destroying a Dialer cancels it.
 #pragma once
 

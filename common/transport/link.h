@@ -74,6 +74,8 @@ class Link {
   // reaches the peer. Frames already taken from the system may still be delivered once.
   virtual void PauseReceive(bool paused) = 0;
 
+  // Its frames use no NIC: what is on its way needs no limit but the receivers' credit.
+  virtual bool in_memory() const { return false; }
   virtual const LinkIdentity& peer() const = 0;
   virtual std::string Describe() const = 0;  // "tcp 10.0.0.1:4711 -> 10.0.0.2:7071 (server 0)"
   virtual std::uint64_t queued_bytes() const = 0;
@@ -84,7 +86,7 @@ class Link {
 };
 
 struct LinkOptions {
-  std::shared_ptr<RateLimiter> limiter;  // null = unpaced; links made as `control` are never paced
+  std::shared_ptr<RateLimiter> limiter;  // null = unpaced; `control` links are never paced; not for shm
   bool payload_crc = true;
   std::uint32_t max_queued_frames = 65536;
   std::uint64_t max_payload_bytes = kMaxPayloadBytes;

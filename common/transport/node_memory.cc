@@ -4,22 +4,18 @@
 #include <capnp/message.h>
 #include <capnp/serialize.h>
 #include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
 
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <cerrno>
-#include <cstddef>
 #include <cstring>
 #include <list>
-#include <random>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "common/envelope.h"
 #include "common/loop_asio.h"
-#include "common/transport/sockets.h"
+#include "common/transport/unix_sockets.h"
 #include "schemas/node.capnp.h"
 
 namespace tally {
@@ -126,24 +122,6 @@ Result<Message> Receive(int socket, UniqueFd* descriptor) {
   return message;
 }
 
-Status CheckUser(int socket) {
-  ucred peer{};
-  socklen_t length = sizeof peer;
-  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return Errno("SO_PEERCRED");
-  if (peer.uid == geteuid()) return Status::Ok();
-  return Unavailable("shared memory: the peer runs as user " + std::to_string(peer.uid) + ", this process as " +
-                     std::to_string(geteuid()));
-}
-
-// An abstract address: the name begins with a zero byte.
-socklen_t Address(std::string_view name, sockaddr_un* address) {
-  *address = {};
-  address->sun_family = AF_UNIX;
-  const std::size_t length = std::min(name.size(), sizeof address->sun_path - 1);
-  std::memcpy(address->sun_path + 1, name.data(), length);
-  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
-}
-
 bool SameArena(const ArenaRequest& a, const ArenaRequest& b) {
   return a.job_hash == b.job_hash && a.epoch == b.epoch && a.group == b.group && a.kind == b.kind;
 }
@@ -202,7 +180,7 @@ struct NodeMemory::Impl {
       while (true) {
         UniqueFd fd(accept4(listener->native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
         if (fd.get() < 0) break;
-        if (askers.size() >= kMaxConnections || !CheckUser(fd.get()).ok()) continue;
+        if (askers.size() >= kMaxConnections || !CheckSameUser(fd.get()).ok()) continue;
         const auto asker = askers.insert(askers.end(), {std::make_shared<Socket>(loop->impl().io, fd.Release()), {}, {}});
         WhenReadable(asker->socket, [this, asker] { OnAsked(asker); });
       }
@@ -252,14 +230,14 @@ struct NodeMemory::Impl {
     UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (fd.get() < 0) return Finish(fetching, Errno("socket"));
     sockaddr_un address;
-    const socklen_t length = Address(fetching->name, &address);
+    const socklen_t length = UnixAddress(fetching->name, &address);
     if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
       const Status failed = Errno("connecting to " + fetching->name);
       if (loop->Now() >= fetching->deadline) return Finish(fetching, failed);
       fetching->timer = loop->After(kRetry, [this, fetching] { Connect(fetching); });
       return;
     }
-    Status status = CheckUser(fd.get());
+    Status status = CheckSameUser(fd.get());
     if (status.ok()) status = Send(fd.get(), fetching->what);
     if (!status.ok()) return Finish(fetching, status);
     fetching->socket = std::make_shared<Socket>(loop->impl().io, fd.Release());
@@ -302,14 +280,8 @@ NodeMemory::NodeMemory(EventLoop* loop) : impl_(std::make_unique<Impl>(loop)) {}
 NodeMemory::~NodeMemory() = default;
 
 Result<std::string> NodeMemory::Listen() {
-  UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (fd.get() < 0) return Errno("socket");
-  std::random_device random;
-  const std::string name = "tally-" + std::to_string(std::uint64_t{random()} << 32 | random());
-  sockaddr_un address;
-  const socklen_t length = Address(name, &address);
-  if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) return Errno("binding " + name);
-  if (listen(fd.get(), SOMAXCONN) != 0) return Errno("listening on " + name);
+  const std::string name = RandomSocketName();
+  TALLY_ASSIGN_OR_RETURN(UniqueFd fd, ListenUnix(name, SOCK_SEQPACKET));
   impl_->listener = std::make_shared<Socket>(impl_->loop->impl().io, fd.Release());
   impl_->Accept();
   return std::string(kNodeMemoryScheme) + name;

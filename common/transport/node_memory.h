@@ -17,7 +17,7 @@
 
 namespace tally {
 
-inline constexpr std::string_view kNodeMemoryScheme = "shm://";
+inline constexpr std::string_view kNodeMemoryScheme = "memfd://";
 
 enum class ArenaKind : std::uint8_t { kInputs = 0, kResults = 1 };
 
@@ -35,7 +35,7 @@ class NodeMemory {
   explicit NodeMemory(EventLoop* loop);
   ~NodeMemory();
 
-  // Binds; returns the endpoint to publish, "shm://…". Errors: kUnavailable.
+  // Binds; returns the endpoint to publish, "memfd://…". Errors: kUnavailable.
   Result<std::string> Listen();
 
   // From now on peers of this job and epoch get the arena; who asked before is answered now. The arena must outlive this.

@@ -3,9 +3,11 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstddef>
 #include <memory>
 #include <system_error>
 
@@ -42,6 +44,11 @@ UniqueFd::~UniqueFd() {
 std::string ErrnoText(int error) { return std::generic_category().message(error); }
 
 std::string AddressText(const sockaddr* address, socklen_t bytes) {
+  if (address->sa_family == AF_UNIX) {  // the abstract ones that we bind; an end that dialled has none
+    const std::size_t begin = offsetof(sockaddr_un, sun_path) + 1;
+    if (bytes <= begin) return "unnamed";
+    return {reinterpret_cast<const char*>(address) + begin, bytes - begin};
+  }
   char host[NI_MAXHOST];
   char port[NI_MAXSERV];
   if (getnameinfo(address, bytes, host, sizeof host, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
@@ -55,7 +62,7 @@ std::string LocalAddress(int fd) { return Name(fd, &getsockname); }
 std::string RemoteAddress(int fd) { return Name(fd, &getpeername); }
 
 int OpenSocket(int family, std::uint32_t socket_buffer_bytes) {
-  const int fd = ::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
+  const int fd = ::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd >= 0 && socket_buffer_bytes > 0) {
     Set(fd, SOL_SOCKET, SO_SNDBUF, static_cast<int>(socket_buffer_bytes));
     Set(fd, SOL_SOCKET, SO_RCVBUF, static_cast<int>(socket_buffer_bytes));

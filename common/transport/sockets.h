@@ -1,4 +1,4 @@
-// TCP sockets by the system's own calls, for the transports: opening, naming and tuning them. Nothing here blocks,
+// Stream sockets by the system's own calls, for the transports: opening, naming and tuning them. Nothing here blocks,
 // except that ListenTcp looks up a host that is not a literal address.
 #pragma once
 
@@ -33,7 +33,7 @@ class UniqueFd {
 
 std::string ErrnoText(int error);
 
-// "10.0.0.1:7070", "[::1]:7070"; "?" where there is none.
+// "10.0.0.1:7070", "[::1]:7070", a local socket's name; "?" where there is none.
 std::string AddressText(const sockaddr* address, socklen_t bytes);
 std::string LocalAddress(int fd);
 std::string RemoteAddress(int fd);

@@ -22,6 +22,7 @@ struct DataLinks::Attempt {
   OwnerRef peer;
   std::string endpoint;
   TimePoint deadline;
+  Otherwise otherwise;
 };
 
 DataLinks::DataLinks(EventLoop* loop, LinkHandler* handler, Logger* logger, std::uint64_t egress_bytes)
@@ -53,13 +54,13 @@ void DataLinks::CloseAll() {
 }
 
 void DataLinks::Dial(Transport* transport, OwnerRef peer, const std::vector<std::string>& endpoints,
-                     std::uint32_t count, Nanos deadline) {
+                     std::uint32_t count, Nanos deadline, Otherwise otherwise) {
   if (endpoints.empty()) {
     if (on_error) on_error(Mismatch(DescribeOwner(peer, epoch_.members) + " published no data address"));
     return;
   }
   for (std::uint32_t i = 0; i < count; ++i) {
-    Try(std::make_shared<Attempt>(Attempt{transport, peer, endpoints[i % endpoints.size()], loop_->Now() + deadline}));
+    Try(std::make_shared<Attempt>(Attempt{transport, peer, endpoints[i % endpoints.size()], loop_->Now() + deadline, otherwise}));
   }
 }
 
@@ -77,6 +78,7 @@ void DataLinks::Try(std::shared_ptr<Attempt> attempt) {
           });
           return;
         }
+        if (attempt->otherwise) return attempt->otherwise(result.status());
         if (on_error) {
           on_error(result.status().WithContext("data link to " + DescribeOwner(attempt->peer, epoch_.members)));
         }
@@ -89,9 +91,14 @@ void DataLinks::Add(OwnerRef peer, std::unique_ptr<Link> link) {
   if (on_change) on_change();
 }
 
-std::size_t DataLinks::count(OwnerRef peer) const {
+bool DataLinks::complete(OwnerRef peer, std::uint32_t connections) const {
   const auto found = links_.find(peer);
-  return found == links_.end() ? 0 : found->second.size();
+  return found != links_.end() && (found->second.size() >= connections || in_memory(peer));
+}
+
+bool DataLinks::in_memory(OwnerRef peer) const {
+  const auto found = links_.find(peer);
+  return found != links_.end() && std::ranges::any_of(found->second, [](const auto& link) { return link->in_memory(); });
 }
 
 void DataLinks::Send(OwnerRef peer, std::uint32_t key, const FrameHeader& header, std::span<const std::byte> payload,

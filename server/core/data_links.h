@@ -36,13 +36,16 @@ class DataLinks final : public Acceptor {
   void CloseAll();
 
   // Dials `count` connections to a peer, endpoints in turn. A peer that is not ready yet is retried until `deadline`
-  // from now; then, or on a refusal of another kind, `on_error` runs (once).
+  // from now; then, or on a refusal of another kind, `otherwise` runs for each, or `on_error` if that is null.
+  using Otherwise = std::function<void(const Status&)>;
   void Dial(Transport* transport, OwnerRef peer, const std::vector<std::string>& endpoints, std::uint32_t count,
-            Nanos deadline);
+            Nanos deadline, Otherwise otherwise = nullptr);
   std::function<void(const Status&)> on_error;
   std::function<void()> on_change;  // a link came up
 
-  std::size_t count(OwnerRef peer) const;
+  // All links to `peer` are up: `connections`, or one in memory.
+  bool complete(OwnerRef peer, std::uint32_t connections) const;
+  bool in_memory(OwnerRef peer) const;  // frames to it use no NIC
   // Sends on one of the links to `peer`, the same for the same key, in the order of all sends (egress.h). Without a link
   // the frame is dropped: the peer is gone, and the membership says so within its bound.
   void Send(OwnerRef peer, std::uint32_t key, const FrameHeader& header, std::span<const std::byte> payload,

@@ -5,6 +5,11 @@
 namespace tally {
 
 void Egress::Send(Link* link, const FrameHeader& header, std::span<const std::byte> payload, BufferRef hold) {
+  if (link->in_memory()) {
+    // On an error the release has run already, and the link's own end is reported elsewhere.
+    (void)link->Send(header, payload, std::move(hold).IntoRelease());
+    return;
+  }
   if (idle_ == nullptr) {
     entries_.push_back(std::make_unique<Entry>());
     idle_ = entries_.back().get();

@@ -1,7 +1,7 @@
 // Egress: one process's way out. Frames for all links leave in the order in which they were given, with at most a window
 // of bytes in the transports' hands at a time. Many flows that share a NIC from the start get unequal shares of it, and
-// a step ends with its slowest flow; one after the other in send order (SendOrder), few receivers have two senders at once.
-// Thread: the loop's.
+// a step ends with its slowest flow; one after the other in send order (SendOrder), few receivers have two senders at
+// once. Links in memory share no NIC: their frames go at once. Thread: the loop's.
 #pragma once
 
 #include <cstdint>

@@ -9,6 +9,7 @@ namespace tally {
 namespace {
 
 using FramesTest = TransportTest;
+using PacedTest = TransportTest;
 using std::chrono::milliseconds;
 
 TEST_P(FramesTest, EveryHeaderFieldArrives) {
@@ -308,7 +309,7 @@ TEST_P(FramesTest, AFrameBeyondTheReceiversLimitEndsTheLink) {
   client->Do([&] { second.value().reset(); });
 }
 
-TEST_P(FramesTest, ARateLimitDelaysAndDeliversEverything) {
+TEST_P(PacedTest, ARateLimitDelaysAndDeliversEverything) {
   constexpr double kRate = 4e8;
   constexpr std::size_t kFrames = 40, kBytes = 65536;
   LinkOptions options;
@@ -331,7 +332,7 @@ TEST_P(FramesTest, ARateLimitDelaysAndDeliversEverything) {
   EXPECT_EQ(receiver.limiter->Reserve(RateLimiter::Direction::kSend, 0, start + milliseconds(1)), Nanos(0));
 }
 
-TEST_P(FramesTest, TwoSendersShareTheReceiversRate) {
+TEST_P(PacedTest, TwoSendersShareTheReceiversRate) {
   constexpr double kRate = 4e8;
   constexpr std::size_t kFrames = 20, kBytes = 65536;
   LinkOptions receiver;
@@ -353,7 +354,7 @@ TEST_P(FramesTest, TwoSendersShareTheReceiversRate) {
   client->Do([&] { other.reset(); });
 }
 
-TEST_P(FramesTest, ControlLinksAreNeverPaced) {
+TEST_P(PacedTest, ControlLinksAreNeverPaced) {
   LinkOptions options;
   options.limiter = RateLimiter::Make(1000, "").value();  // a frame would take minutes
   Start(options);
@@ -372,6 +373,7 @@ TEST_P(FramesTest, ControlLinksAreNeverPaced) {
 }
 
 TALLY_EVERY_TRANSPORT(FramesTest);
+TALLY_TRANSPORT_SUITE(PacedTest, TransportsThat([](const std::string& name) { return name != "shm"; }), testing::Bool());
 
 }  // namespace
 }  // namespace tally

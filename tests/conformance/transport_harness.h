@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/shared_memory.h"
 #include "common/transport/link.h"
 
 namespace tally {
@@ -62,7 +63,7 @@ class Host {
   }
 
   EventLoop loop;
-  BufferPool pool;
+  BufferPool pool{std::uint64_t{1} << 30, std::make_shared<SharedMemory>()};
   std::unique_ptr<Transport> transport;
 
  private:

@@ -142,7 +142,8 @@ nlohmann::json Row(const Client& client, const Config& config, std::uint64_t byt
   row["mode"] = ModeName(config.aggregation.mode);
   row["exchange"] = schedule ? "schedule" : "owners";
   row["schedule"] = schedule ? nlohmann::json(description.substr(9, description.find(' ', 9) - 9)) : nlohmann::json(nullptr);
-  row["transport"] = config.aggregation.mode == Mode::kPs ? config.servers.transport : config.link.transport;
+  constexpr std::string_view kOver = " over ";
+  row["transport"] = description.substr(std::min(description.rfind(kOver), description.size() - kOver.size()) + kOver.size());
   row["codec"] = "none";
   row["node_stages"] = node_stages;
   row["buffers"] = options.arena ? "arena" : "caller";

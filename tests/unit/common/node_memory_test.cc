@@ -107,7 +107,7 @@ TEST_F(NodeMemoryTest, WaitsAreBounded) {
   other_job.job_hash = 78;
   offerer_.Offer(Inputs(0), &arena_, [](const auto&, bool) {});
   EXPECT_EQ(Fetch(other_job, 10000, std::chrono::milliseconds(30)).status().kind(), StatusKind::kTimeout);
-  endpoint_ = "shm://tally-of-nobody";
+  endpoint_ = "memfd://tally-of-nobody";
   EXPECT_EQ(Fetch(Inputs(1), 10000, std::chrono::milliseconds(30)).status().kind(), StatusKind::kUnavailable);
 }
 

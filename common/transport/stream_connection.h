@@ -1,10 +1,13 @@
-// TcpConnection: frames over one connected socket: gathered writes, reads straight into pool blocks, pacing.
+// StreamConnection: frames over one connected stream socket: gathered writes, reads straight into pool blocks, pacing.
 // Thread: the loop's. Held by shared_ptr: pending I/O keeps it alive, its owner may go at any time.
 // Nothing calls back from inside Send, PauseReceive or Close, except that Close runs the releases left.
 #pragma once
 
+#include <sys/socket.h>
+
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,7 +21,7 @@
 
 namespace tally {
 
-class TcpConnection : public std::enable_shared_from_this<TcpConnection> {
+class StreamConnection : public std::enable_shared_from_this<StreamConnection> {
  public:
   class Owner {
    public:
@@ -31,7 +34,7 @@ class TcpConnection : public std::enable_shared_from_this<TcpConnection> {
   };
 
   // Until Admit the peer is a stranger: its frames are held to the handshake's sizes and nothing is paced.
-  TcpConnection(EventLoop* loop, BufferPool* pool, const LinkOptions& options, UniqueFd socket);
+  StreamConnection(EventLoop* loop, BufferPool* pool, const LinkOptions& options, UniqueFd socket);
 
   void Start(Owner* owner);
   void SetOwner(Owner* owner) { owner_ = owner; }
@@ -39,12 +42,23 @@ class TcpConnection : public std::enable_shared_from_this<TcpConnection> {
 
   // As Link's.
   Status Send(const FrameHeader& header, std::span<const std::byte> payload, Release on_release);
+  // The same for a frame whose payload lies elsewhere: `header.payload_bytes` and its checksum are the caller's, `bytes`
+  // is what travels in the payload's place and says where it is; their lengths differ. The peer gets `descriptor` along
+  // (none: not valid). Only between ends that have called TravelByReference.
+  Status SendInstead(const FrameHeader& header, std::span<const std::byte> bytes, Release on_release, UniqueFd descriptor);
+  void TravelByReference() { by_reference_ = true; }
+  // The oldest descriptor that came and was not taken yet; not valid: there is none.
+  UniqueFd TakeDescriptor();
   void Close();
+  // Ends the connection for what the owner has found; the owner is told.
+  void Fail(const Status& why);
+  std::function<void()> on_close;  // runs once, whoever closes
   void PauseReceive(bool paused);
   std::uint64_t queued_bytes() const { return queued_bytes_; }
   const LinkStats& stats() const { return stats_; }
   const std::string& local_address() const { return local_address_; }
   const std::string& remote_address() const { return remote_address_; }
+  int socket() { return socket_.native_handle(); }
 
  private:
   // A frame on its way out: preamble and header in one piece, then the payload.
@@ -52,6 +66,7 @@ class TcpConnection : public std::enable_shared_from_this<TcpConnection> {
     std::vector<std::byte> head;
     std::span<const std::byte> payload;
     Release release;
+    UniqueFd descriptor;
     std::size_t size() const { return head.size() + payload.size(); }
   };
   struct Slot {  // bytes that may be written from `due` on
@@ -59,18 +74,22 @@ class TcpConnection : public std::enable_shared_from_this<TcpConnection> {
     std::uint64_t bytes = 0;
   };
 
-  void Fail(const Status& why);
-
+  Status Queue(std::span<const std::byte> payload, Release on_release, UniqueFd descriptor);
+  Status Refusal(std::size_t payload_bytes) const;
+  ssize_t WriteOnce(std::size_t allowed, std::size_t* wanted);
   void Write();
   void ScheduleFlush();
   void Flush();
   std::uint64_t GrantedBytes();
   void Consume(std::size_t bytes);
   void RunReleases();
+  void CloseNow();
+  void RunClosed();
 
   void ArmRead();
   void OnReadable();
   bool ReadOnce();
+  Status KeepDescriptors(msghdr* message);
   void Resume();
   void Parse();
   bool ParseHead();
@@ -86,9 +105,11 @@ class TcpConnection : public std::enable_shared_from_this<TcpConnection> {
   const std::string local_address_;
   const std::string remote_address_;
   Owner* owner_ = nullptr;
+  Owner* mourner_ = nullptr;  // the owner of a connection that fails, until it was told or has gone
   bool admitted_ = false;
   bool paced_ = false;
   bool closed_ = false;
+  bool by_reference_ = false;
   LinkStats stats_;
 
   // Writing
@@ -111,6 +132,7 @@ class TcpConnection : public std::enable_shared_from_this<TcpConnection> {
   std::vector<std::byte> buffer_;
   std::size_t begin_ = 0;
   std::size_t end_ = 0;
+  RecycledQueue<UniqueFd> descriptors_;
   Frame frame_;
   bool in_payload_ = false;
   std::size_t payload_got_ = 0;

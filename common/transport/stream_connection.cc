@@ -1,4 +1,4 @@
-#include "common/transport/tcp_connection.h"
+#include "common/transport/stream_connection.h"
 
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -32,10 +32,12 @@ constexpr std::uint64_t kPacedBytes = 64 << 10;
 // Reserving ahead keeps a late timer from costing rate.
 constexpr std::uint64_t kPacedAheadBytes = 4 * kPacedBytes;
 constexpr std::size_t kDiscardBytes = std::size_t{64} << 20;
+constexpr std::size_t kDescriptorsAtOnce = 1;  // as they are sent; the system closes more than there is room for
+constexpr std::size_t kMaxDescriptors = 64;  // that came and wait for their frame
 
 }  // namespace
 
-TcpConnection::TcpConnection(EventLoop* loop, BufferPool* pool, const LinkOptions& options, UniqueFd socket)
+StreamConnection::StreamConnection(EventLoop* loop, BufferPool* pool, const LinkOptions& options, UniqueFd socket)
     : loop_(loop),
       pool_(pool),
       options_(options),
@@ -46,18 +48,25 @@ TcpConnection::TcpConnection(EventLoop* loop, BufferPool* pool, const LinkOption
   (void)socket.Release();
 }
 
-void TcpConnection::Start(Owner* owner) {
+void StreamConnection::Start(Owner* owner) {
   owner_ = owner;
   ArmRead();
 }
 
-void TcpConnection::Admit(bool paced) {
+void StreamConnection::Admit(bool paced) {
   admitted_ = true;
   paced_ = paced && options_.limiter != nullptr;
 }
 
-void TcpConnection::Close() {
+void StreamConnection::Close() {
+  mourner_ = nullptr;
   if (closed_) return;
+  const auto self = shared_from_this();
+  CloseNow();
+  RunClosed();
+}
+
+void StreamConnection::CloseNow() {
   closed_ = true;
   owner_ = nullptr;
   loop_->Cancel(pace_timer_);
@@ -71,35 +80,53 @@ void TcpConnection::Close() {
   }
   boost::system::error_code ignored;
   socket_.close(ignored);
-  for (; !queue_.empty(); queue_.PopFront()) released_.push_back(std::exchange(queue_[0].release, {}));
+  for (; !queue_.empty(); queue_.PopFront()) {
+    released_.push_back(std::exchange(queue_[0].release, {}));
+    queue_[0].descriptor = UniqueFd();
+  }
+  while (TakeDescriptor().get() >= 0) {
+  }
   queued_bytes_ = 0;
-  RunReleases();
 }
 
-void TcpConnection::Fail(const Status& why) {
+// What closing sets free.
+void StreamConnection::RunClosed() {
+  RunReleases();
+  if (const auto closed = std::exchange(on_close, nullptr); closed) closed();
+}
+
+void StreamConnection::Fail(const Status& why) {
   if (closed_) return;
   if (!admitted_ && why.kind() == StatusKind::kMismatch) {
     // A peer of another version finds ours in the preamble of this.
     const std::vector<std::byte> refusal = EncodeRefusal(why);
     (void)Send(HandshakeHeader(FrameKind::kWelcome, {}), refusal, {});
   }
+  const auto self = shared_from_this();
   Owner* const owner = owner_;
-  Close();
-  if (owner != nullptr) owner->OnConnectionDead(why.WithContext(local_address_ + " <-> " + remote_address_));
+  CloseNow();
+  mourner_ = owner;
+  RunClosed();  // a release may destroy the owner, which then closes
+  if (Owner* const told = std::exchange(mourner_, nullptr); told != nullptr) {
+    told->OnConnectionDead(why.WithContext(local_address_ + " <-> " + remote_address_));
+  }
 }
 
 // ---- writing ----
 
-Status TcpConnection::Send(const FrameHeader& header, std::span<const std::byte> payload, Release on_release) {
-  Status refused;
-  if (closed_) {
-    refused = Unavailable("the link to " + remote_address_ + " is closed");
-  } else if (payload.size() > std::min(options_.max_payload_bytes, kMaxPayloadBytes)) {
-    refused = InvalidArgument("a payload of " + std::to_string(payload.size()) + " bytes is beyond the limit");
-  } else if (queue_.size() >= options_.max_queued_frames) {
-    refused = InvalidArgument(std::to_string(queue_.size()) + " frames are queued to " + remote_address_ + " already");
+Status StreamConnection::Refusal(std::size_t payload_bytes) const {
+  if (closed_) return Unavailable("the link to " + remote_address_ + " is closed");
+  if (payload_bytes > std::min(options_.max_payload_bytes, kMaxPayloadBytes)) {
+    return InvalidArgument("a payload of " + std::to_string(payload_bytes) + " bytes is beyond the limit");
   }
-  if (!refused.ok()) {
+  if (queue_.size() >= options_.max_queued_frames) {
+    return InvalidArgument(std::to_string(queue_.size()) + " frames are queued to " + remote_address_ + " already");
+  }
+  return Status::Ok();
+}
+
+Status StreamConnection::Send(const FrameHeader& header, std::span<const std::byte> payload, Release on_release) {
+  if (Status refused = Refusal(payload.size()); !refused.ok()) {
     on_release();
     return refused;
   }
@@ -107,6 +134,22 @@ Status TcpConnection::Send(const FrameHeader& header, std::span<const std::byte>
   header_out_.payload_bytes = payload.size();
   header_out_.has_crc = options_.payload_crc && !payload.empty();
   header_out_.payload_crc = header_out_.has_crc ? Crc32c(payload) : 0;
+  return Queue(payload, on_release, {});
+}
+
+Status StreamConnection::SendInstead(const FrameHeader& header, std::span<const std::byte> bytes, Release on_release,
+                                     UniqueFd descriptor) {
+  TALLY_CHECK(by_reference_ && header.payload_bytes != bytes.size(), "a reference that would be taken for a payload");
+  if (Status refused = Refusal(header.payload_bytes); !refused.ok()) {
+    on_release();
+    return refused;
+  }
+  header_out_ = header;
+  return Queue(bytes, on_release, std::move(descriptor));
+}
+
+// The frame of header_out_.
+Status StreamConnection::Queue(std::span<const std::byte> payload, Release on_release, UniqueFd descriptor) {
   EncodeHeader(header_out_, &header_bytes_out_);
 
   Outgoing& frame = queue_.PushBack();
@@ -116,6 +159,7 @@ Status TcpConnection::Send(const FrameHeader& header, std::span<const std::byte>
                  header_bytes_out_, std::span(frame.head).first<kPreambleBytes>());
   frame.payload = payload;
   frame.release = on_release;
+  frame.descriptor = std::move(descriptor);
   queued_bytes_ += frame.size();
 
   const bool first_of_turn = !flush_posted_;
@@ -125,7 +169,7 @@ Status TcpConnection::Send(const FrameHeader& header, std::span<const std::byte>
 }
 
 // Runs what Send may not: releases, errors, and the write of small frames that have gathered.
-void TcpConnection::ScheduleFlush() {
+void StreamConnection::ScheduleFlush() {
   if (std::exchange(flush_posted_, true)) return;
   boost::asio::post(loop_->impl().io, HandlerWithMemory(flush_memory_, [self = shared_from_this()] {
                       self->flush_posted_ = false;
@@ -133,7 +177,7 @@ void TcpConnection::ScheduleFlush() {
                     }));
 }
 
-void TcpConnection::Flush() {
+void StreamConnection::Flush() {
   if (closed_) return;
   Write();
   RunReleases();
@@ -143,33 +187,15 @@ void TcpConnection::Flush() {
   Fail(PeerLost("writing failed: " + ErrnoText(write_error_)));
 }
 
-void TcpConnection::Write() {
+void StreamConnection::Write() {
   while (!queue_.empty() && !write_armed_ && write_error_ == 0 && !closed_) {
     std::size_t allowed = kWriteBatchBytes;
     if (paced_) {
       allowed = std::min<std::uint64_t>(GrantedBytes(), allowed);
       if (allowed == 0) return;
     }
-    std::array<iovec, kMaxIovecs> pieces;
-    std::size_t count = 0;
     std::size_t wanted = 0;
-    std::size_t skip = front_written_;
-    const auto add = [&](std::span<const std::byte> bytes) {
-      const std::size_t skipped = std::min(skip, bytes.size());
-      skip -= skipped;
-      bytes = bytes.subspan(skipped).first(std::min(bytes.size() - skipped, allowed - wanted));
-      if (bytes.empty()) return;
-      pieces[count++] = {const_cast<std::byte*>(bytes.data()), bytes.size()};
-      wanted += bytes.size();
-    };
-    for (std::size_t i = 0; i < queue_.size() && count + 2 <= kMaxIovecs && wanted < allowed; ++i) {
-      add(queue_[i].head);
-      add(queue_[i].payload);
-    }
-    msghdr message{};
-    message.msg_iov = pieces.data();
-    message.msg_iovlen = count;
-    const ssize_t sent = sendmsg(socket_.native_handle(), &message, MSG_NOSIGNAL);
+    const ssize_t sent = WriteOnce(allowed, &wanted);
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && errno != EAGAIN) {
       write_error_ = errno;
@@ -189,7 +215,42 @@ void TcpConnection::Write() {
   }
 }
 
-void TcpConnection::Consume(std::size_t bytes) {
+// One system call: at most `allowed` bytes of the queue, and the descriptor of the frame that it begins with.
+ssize_t StreamConnection::WriteOnce(std::size_t allowed, std::size_t* wanted) {
+  std::array<iovec, kMaxIovecs> pieces;
+  std::size_t count = 0;
+  std::size_t skip = front_written_;
+  const auto add = [&](std::span<const std::byte> bytes) {
+    const std::size_t skipped = std::min(skip, bytes.size());
+    skip -= skipped;
+    bytes = bytes.subspan(skipped).first(std::min(bytes.size() - skipped, allowed - *wanted));
+    if (bytes.empty()) return;
+    pieces[count++] = {const_cast<std::byte*>(bytes.data()), bytes.size()};
+    *wanted += bytes.size();
+  };
+  for (std::size_t i = 0; i < queue_.size() && count + 2 <= kMaxIovecs && *wanted < allowed; ++i) {
+    if (i > 0 && queue_[i].descriptor.get() >= 0) break;  // it travels with its frame's first byte
+    add(queue_[i].head);
+    add(queue_[i].payload);
+  }
+  msghdr message{};
+  message.msg_iov = pieces.data();
+  message.msg_iovlen = count;
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  const int descriptor = front_written_ == 0 ? queue_[0].descriptor.get() : -1;
+  if (descriptor >= 0) {
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    cmsghdr* const rights = CMSG_FIRSTHDR(&message);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(rights), &descriptor, sizeof descriptor);
+  }
+  return sendmsg(socket_.native_handle(), &message, MSG_NOSIGNAL);
+}
+
+void StreamConnection::Consume(std::size_t bytes) {
   stats_.bytes_sent += bytes;
   queued_bytes_ -= bytes;
   if (paced_) granted_bytes_ -= bytes;
@@ -198,11 +259,12 @@ void TcpConnection::Consume(std::size_t bytes) {
     front_written_ -= queue_[0].size();
     ++stats_.frames_sent;
     released_.push_back(std::exchange(queue_[0].release, {}));
+    queue_[0].descriptor = UniqueFd();
     queue_.PopFront();
   }
 }
 
-void TcpConnection::RunReleases() {
+void StreamConnection::RunReleases() {
   // A release may send again, or destroy the link, and then the rest must have run before that returns.
   while (next_release_ < released_.size()) {
     const Release release = released_[next_release_++];
@@ -213,7 +275,7 @@ void TcpConnection::RunReleases() {
 }
 
 // Bytes that may be written now. Reserves slots ahead and sets a timer to the next one.
-std::uint64_t TcpConnection::GrantedBytes() {
+std::uint64_t StreamConnection::GrantedBytes() {
   const TimePoint now = loop_->Now();
   while (slot_bytes_ < kPacedAheadBytes && granted_bytes_ + slot_bytes_ < queued_bytes_) {
     const std::uint64_t bytes = std::min(kPacedBytes, queued_bytes_ - granted_bytes_ - slot_bytes_);
@@ -235,7 +297,7 @@ std::uint64_t TcpConnection::GrantedBytes() {
 
 // ---- reading ----
 
-void TcpConnection::ArmRead() {
+void StreamConnection::ArmRead() {
   if (closed_ || paused_ || read_armed_ || read_timer_ != 0) return;
   read_armed_ = true;
   socket_.async_wait(
@@ -246,18 +308,18 @@ void TcpConnection::ArmRead() {
       }));
 }
 
-void TcpConnection::PauseReceive(bool paused) {
+void StreamConnection::PauseReceive(bool paused) {
   if (std::exchange(paused_, paused) == paused || paused || closed_) return;
   boost::asio::post(loop_->impl().io, [self = shared_from_this()] { self->Resume(); });
 }
 
-void TcpConnection::Resume() {
+void StreamConnection::Resume() {
   if (closed_ || paused_ || reading_) return;
   Parse();
   ArmRead();
 }
 
-void TcpConnection::OnReadable() {
+void StreamConnection::OnReadable() {
   const auto self = shared_from_this();
   if (reading_) return;
   reading_ = true;
@@ -269,7 +331,7 @@ void TcpConnection::OnReadable() {
 }
 
 // One system call and what follows from it. False when the socket has no more for now.
-bool TcpConnection::ReadOnce() {
+bool StreamConnection::ReadOnce() {
   std::array<iovec, 2> pieces;
   std::size_t count = 0;
   std::size_t wanted = 0;
@@ -286,7 +348,12 @@ bool TcpConnection::ReadOnce() {
   msghdr message{};
   message.msg_iov = pieces.data();
   message.msg_iovlen = count;
-  const ssize_t received = recvmsg(socket_.native_handle(), &message, 0);
+  alignas(cmsghdr) char control[CMSG_SPACE(kDescriptorsAtOnce * sizeof(int))];
+  if (by_reference_) {
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+  }
+  const ssize_t received = recvmsg(socket_.native_handle(), &message, MSG_CMSG_CLOEXEC);
   if (received < 0) {
     if (errno == EINTR) return true;
     if (errno != EAGAIN) Fail(PeerLost("reading failed: " + ErrnoText(errno)));
@@ -296,6 +363,9 @@ bool TcpConnection::ReadOnce() {
     Fail(PeerLost(in_payload_ || begin_ != end_ ? "the peer closed the connection inside a frame"
                                                 : "the peer closed the connection"));
     return false;
+  }
+  if (by_reference_) {
+    if (const Status kept = KeepDescriptors(&message); !kept.ok()) return Fail(kept), false;
   }
   const std::size_t got = static_cast<std::size_t>(received);
   stats_.bytes_received += got;
@@ -315,8 +385,27 @@ bool TcpConnection::ReadOnce() {
   return got == wanted;
 }
 
+Status StreamConnection::KeepDescriptors(msghdr* message) {
+  for (cmsghdr* c = CMSG_FIRSTHDR(message); c != nullptr; c = CMSG_NXTHDR(message, c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS || c->cmsg_len != CMSG_LEN(sizeof(int))) continue;
+    int fd = -1;
+    std::memcpy(&fd, CMSG_DATA(c), sizeof fd);
+    descriptors_.PushBack() = UniqueFd(fd);
+  }
+  if ((message->msg_flags & MSG_CTRUNC) != 0) return Corrupt("more than one descriptor with a frame, or none left here");
+  if (descriptors_.size() > kMaxDescriptors) return Corrupt("descriptors that belong to no frame");
+  return Status::Ok();
+}
+
+UniqueFd StreamConnection::TakeDescriptor() {
+  if (descriptors_.empty()) return {};
+  UniqueFd oldest = std::move(descriptors_.front());
+  descriptors_.PopFront();
+  return oldest;
+}
+
 // Delivers every frame that buffer_ completes. Leaves in it at most the beginning of a head.
-void TcpConnection::Parse() {
+void StreamConnection::Parse() {
   while (!closed_ && !paused_ && !in_payload_ && ParseHead()) {
     const std::size_t bytes = std::min(end_ - begin_, frame_.payload.size());
     if (bytes > 0) std::memcpy(frame_.payload.data(), buffer_.data() + begin_, bytes);
@@ -334,7 +423,7 @@ void TcpConnection::Parse() {
 }
 
 // Reads preamble and header from buffer_ into frame_ and gets the payload's block. False when bytes are missing.
-bool TcpConnection::ParseHead() {
+bool StreamConnection::ParseHead() {
   const std::span<const std::byte> bytes(buffer_.data() + begin_, end_ - begin_);
   if (bytes.size() < kPreambleBytes) return false;
   const auto preamble_bytes = bytes.first<kPreambleBytes>();
@@ -353,7 +442,7 @@ bool TcpConnection::ParseHead() {
   const auto header = bytes.subspan(kPreambleBytes, header_bytes);
   if (Status status = CheckHeaderCrc(preamble_bytes, header); !status.ok()) return Fail(status), false;
   if (Status status = DecodeHeader(header, &frame_.header); !status.ok()) return Fail(status), false;
-  if (frame_.header.payload_bytes != preamble->payload_bytes) {
+  if (frame_.header.payload_bytes != preamble->payload_bytes && !(admitted_ && by_reference_)) {
     return Fail(Corrupt("header and preamble give the payload different lengths")), false;
   }
   begin_ += head_bytes;
@@ -372,13 +461,14 @@ bool TcpConnection::ParseHead() {
 }
 
 // `bytes` more of the payload have arrived. True when that completed the frame, which then was delivered.
-bool TcpConnection::TakePayload(std::size_t bytes) {
+bool StreamConnection::TakePayload(std::size_t bytes) {
+  const bool by_reference = frame_.header.payload_bytes != frame_.payload.size();
   // Piece by piece, while it is still in the cache.
-  if (frame_.header.has_crc) payload_crc_ = Crc32c(frame_.payload.subspan(payload_got_, bytes), payload_crc_);
+  if (frame_.header.has_crc && !by_reference) payload_crc_ = Crc32c(frame_.payload.subspan(payload_got_, bytes), payload_crc_);
   payload_got_ += bytes;
   if (payload_got_ < frame_.payload.size()) return false;
   in_payload_ = false;
-  if (frame_.header.has_crc && payload_crc_ != frame_.header.payload_crc) {
+  if (frame_.header.has_crc && !by_reference && payload_crc_ != frame_.header.payload_crc) {
     Fail(Corrupt("CRC32C of the payload of " + std::to_string(payload_got_) + " bytes"));
     return false;
   }

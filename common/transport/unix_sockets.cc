@@ -1,0 +1,55 @@
+#include "common/transport/unix_sockets.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <random>
+
+namespace tally {
+
+std::string RandomSocketName() {
+  std::random_device random;
+  return "tally-" + std::to_string(std::uint64_t{random()} << 32 | random());
+}
+
+std::string FreshShmEndpoint() { return std::string(kShmScheme) + RandomSocketName(); }
+
+// An abstract name begins with a zero byte and has no end but its length.
+socklen_t UnixAddress(std::string_view name, sockaddr_un* address) {
+  *address = {};
+  address->sun_family = AF_UNIX;
+  const std::size_t length = std::min(name.size(), sizeof address->sun_path - 1);
+  std::memcpy(address->sun_path + 1, name.data(), length);
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
+}
+
+Result<UniqueFd> ListenUnix(std::string_view name, int type) {
+  const auto failed = [&](const char* operation) {
+    const int error = errno;
+    return Unavailable(std::string(operation) + " local socket " + std::string(name) + ": " + ErrnoText(error) +
+                       (error == EADDRINUSE ? "; another process listens there" : ""));
+  };
+  UniqueFd fd(socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (fd.get() < 0) return failed("socket for");
+  sockaddr_un address;
+  const socklen_t length = UnixAddress(name, &address);
+  if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) return failed("bind");
+  if (listen(fd.get(), SOMAXCONN) != 0) return failed("listen on");
+  return fd;
+}
+
+Status CheckSameUser(int socket) {
+  ucred peer{};
+  socklen_t length = sizeof peer;
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) {
+    return Unavailable("SO_PEERCRED: " + ErrnoText(errno));
+  }
+  if (peer.uid == geteuid()) return Status::Ok();
+  return Unsupported("shared memory: the peer runs as user " + std::to_string(peer.uid) + ", this process as " +
+                     std::to_string(geteuid()));
+}
+
+}  // namespace tally
