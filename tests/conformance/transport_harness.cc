@@ -103,6 +103,21 @@ bool IsPayload(std::uint64_t number, std::span<const std::byte> payload) {
   return true;
 }
 
+std::vector<std::byte> Wire(const FrameHeader& header, std::span<const std::byte> payload, std::optional<std::uint64_t> says) {
+  FrameHeader stamped = header;
+  stamped.payload_bytes = says.value_or(payload.size());
+  stamped.payload_crc = Crc32c(payload);
+  stamped.has_crc = true;
+  std::vector<std::byte> encoded;
+  EncodeHeader(stamped, &encoded);
+  std::vector<std::byte> wire(kPreambleBytes);
+  EncodePreamble({static_cast<std::uint32_t>(encoded.size()), static_cast<std::uint32_t>(payload.size())}, encoded,
+                 std::span<std::byte, kPreambleBytes>(wire.data(), kPreambleBytes));
+  wire.insert(wire.end(), encoded.begin(), encoded.end());
+  wire.insert(wire.end(), payload.begin(), payload.end());
+  return wire;
+}
+
 std::string CaseName(const testing::TestParamInfo<std::tuple<std::string, bool>>& info) {
   return std::get<0>(info.param) + (std::get<1>(info.param) ? "_two_loops" : "_one_loop");
 }

@@ -176,6 +176,10 @@ class TransportTest : public testing::TestWithParam<std::tuple<std::string, bool
   std::unique_ptr<Host> own_client_;
 };
 
+// A frame's bytes as stream sockets carry them. `says`: the header's length of the payload, if it is another.
+std::vector<std::byte> Wire(const FrameHeader& header, std::span<const std::byte> payload = {},
+                            std::optional<std::uint64_t> says = {});
+
 // "tcp_two_loops"
 std::string CaseName(const testing::TestParamInfo<std::tuple<std::string, bool>>& info);
 

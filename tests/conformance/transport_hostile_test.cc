@@ -55,22 +55,6 @@ class RawPeer {
   int fd_ = -1;
 };
 
-// A frame's bytes as TCP carries them.
-std::vector<std::byte> Wire(const FrameHeader& header, std::span<const std::byte> payload = {}) {
-  FrameHeader stamped = header;
-  stamped.payload_bytes = payload.size();
-  stamped.payload_crc = Crc32c(payload);
-  stamped.has_crc = true;
-  std::vector<std::byte> encoded;
-  EncodeHeader(stamped, &encoded);
-  std::vector<std::byte> wire(kPreambleBytes);
-  EncodePreamble({static_cast<std::uint32_t>(encoded.size()), static_cast<std::uint32_t>(payload.size())}, encoded,
-                 std::span<std::byte, kPreambleBytes>(wire.data(), kPreambleBytes));
-  wire.insert(wire.end(), encoded.begin(), encoded.end());
-  wire.insert(wire.end(), payload.begin(), payload.end());
-  return wire;
-}
-
 // A preamble, correct in itself, in front of header bytes that need not be.
 std::vector<std::byte> WireEnvelope(std::span<const std::uint32_t> header) {
   const auto bytes = std::as_bytes(header);

@@ -36,22 +36,26 @@ struct Way {
 const std::vector<Way>& Ways() {
   static const std::vector<Way> ways = {
       {"ring", 0, {"aggregation.mode=ring"}},
+      {"ring_tcp", 0, {"aggregation.mode=ring", "link.shm=false"}},
       {"tree", 0, {"aggregation.mode=ring", "aggregation.schedule=tree"}, false},
       {"halving_doubling", 0, {"aggregation.mode=ring", "aggregation.schedule=halving_doubling"}, false},
-      {"tree_tight", 0, {"aggregation.mode=ring", "aggregation.schedule=tree", "link.frame=64KiB", "link.credit=64KiB"}, false},
+      {"tree_tight", 0, {"aggregation.mode=ring", "aggregation.schedule=tree", "link.shm=false", "link.frame=64KiB", "link.credit=64KiB"}, false},
       {"halving_doubling_tight",
        0,
        {"aggregation.mode=ring", "aggregation.schedule=halving_doubling", "link.frame=64KiB", "link.credit=64KiB"},
        false},
-      {"ps_zmq", 2, {"aggregation.mode=ps"}},
-      {"ps_tcp", 2, {"aggregation.mode=ps", "servers.transport=tcp"}},
+      {"ps", 2, {"aggregation.mode=ps"}},
+      {"ps_zmq", 2, {"aggregation.mode=ps", "link.shm=false"}},
+      {"ps_tcp", 2, {"aggregation.mode=ps", "servers.transport=tcp", "link.shm=false"}},
       {"ps_one", 1, {"aggregation.mode=ps"}},
       {"direct", 0, {"aggregation.mode=ring", "compression.codec=int8", "compression.exclude=*"}},
+      {"direct_tcp", 0, {"aggregation.mode=ring", "compression.codec=int8", "compression.exclude=*", "link.shm=false"}},
       {"hybrid", 1, {"aggregation.mode=hybrid"}},
-      {"ring_wide", 0, {"aggregation.mode=ring", "link.connections=3"}},
-      {"ps_wide", 2, {"aggregation.mode=ps", "link.connections=2"}},
-      {"ring_zmq", 0, {"aggregation.mode=ring", "link.transport=zmq"}},
-      {"hybrid_zmq", 1, {"aggregation.mode=hybrid", "link.transport=zmq"}},
+      {"hybrid_tcp", 1, {"aggregation.mode=hybrid", "link.shm=false"}},
+      {"ring_wide", 0, {"aggregation.mode=ring", "link.connections=3", "link.shm=false"}},
+      {"ps_wide", 2, {"aggregation.mode=ps", "link.connections=2", "link.shm=false"}},
+      {"ring_zmq", 0, {"aggregation.mode=ring", "link.transport=zmq", "link.shm=false"}},
+      {"hybrid_zmq", 1, {"aggregation.mode=hybrid", "link.transport=zmq", "link.shm=false"}},
       {"auto", 0, {"aggregation.mode=auto"}},
       {"auto_servers", 2, {"aggregation.mode=auto"}},
       {"schedule_auto", 0, {"aggregation.mode=ring", "aggregation.schedule=auto"}},
@@ -300,8 +304,8 @@ TEST(Exchange, AutoTakesAWayForEachGroupThatAllRanksFollow) {
   EXPECT_EQ(Failures(statuses), "");
   for (const auto& of_rank : taken) EXPECT_EQ(of_rank, taken[0]);
   ASSERT_EQ(taken[0].size(), 3U);
-  EXPECT_NE(taken[0][0], "schedule ring over tcp");
-  EXPECT_EQ(taken[0][1], "schedule ring over tcp");
+  EXPECT_NE(taken[0][0], "schedule ring over shm");
+  EXPECT_EQ(taken[0][1], "schedule ring over shm");
   EXPECT_EQ(taken[0][2], taken[0][0]);
 }
 
