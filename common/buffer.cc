@@ -102,7 +102,8 @@ struct BufferPool::Core {
   }
 };
 
-BufferPool::BufferPool(std::uint64_t keep_bytes, std::shared_ptr<SharedMemory> shared) : core_(std::make_shared<Core>()) {
+BufferPool::BufferPool(std::uint64_t keep_bytes, std::shared_ptr<SharedMemory> shared)
+    : core_(std::make_shared<Core>()) {
   core_->keep_bytes = keep_bytes;
   core_->shared = std::move(shared);
 }

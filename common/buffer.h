@@ -60,13 +60,14 @@ class BufferRef {
 };
 
 // Blocks in power-of-two classes from 4 KiB, 64-byte aligned. Bounded: beyond `keep_bytes` of idle memory a freed block
-// goes back to the system. With `shared`, blocks from kSharedBlockBytes on lie in memory that processes of this node can
-// map; they are cut from arenas that stay as long as the pool does, and so are idle ones.
+// goes back to the system. With `shared`, blocks from kSharedBlockBytes on lie in memory that processes of this node
+// can map; they are cut from arenas that stay as long as the pool does.
 class BufferPool {
  public:
   static constexpr std::size_t kSharedBlockBytes = 16384;
 
-  explicit BufferPool(std::uint64_t keep_bytes = std::uint64_t{1} << 30, std::shared_ptr<SharedMemory> shared = nullptr);
+  explicit BufferPool(std::uint64_t keep_bytes = std::uint64_t{1} << 30,
+                      std::shared_ptr<SharedMemory> shared = nullptr);
   ~BufferPool();
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;

@@ -1,5 +1,5 @@
-// Cap'n Proto bytes of messages. Reading those that a peer sent: bounds checked by hand before the library sees them (its segment count
-// can overflow, capnproto advisory of 2026-03-12), alignment restored, exceptions turned into kCorrupt.
+// Cap'n Proto bytes of messages. Those that a peer sent are bounds checked by hand before the library sees them (its
+// segment count can overflow, capnproto advisory of 2026-03-12), alignment is restored, exceptions become kCorrupt.
 // Included by what reads or writes messages only.
 #pragma once
 
@@ -21,9 +21,9 @@ namespace tally {
 inline constexpr std::uint32_t kMaxSegments = 16;
 inline constexpr int kMaxNesting = 16;
 
-// Writes a message of at most `bound` words into `out` (cleared first, its capacity reused): one segment, built in place
-// behind its 8-byte segment table, so that nothing is allocated or copied once `out` has grown to its working size.
-// `fill(Root::Builder)`.
+// Writes a message of at most `bound` words into `out` (cleared first, its capacity reused): one segment, built in
+// place behind its 8-byte segment table, so that nothing is allocated or copied once `out` has grown to its working
+// size. `fill(Root::Builder)`.
 template <typename Root, typename Fill>
 void WriteEnvelope(std::size_t bound, std::vector<std::byte>* out, Fill fill) {
   out->assign(8 * (bound + 1), std::byte{0});

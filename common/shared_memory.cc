@@ -36,7 +36,8 @@ SharedArena::~SharedArena() {
   if (memory_ != nullptr && !arena_.bytes().empty()) memory_->Remove(arena_.bytes().data());
 }
 
-Result<SharedArena> SharedArena::Make(std::shared_ptr<SharedMemory> memory, const std::string& name, std::uint64_t bytes) {
+Result<SharedArena> SharedArena::Make(std::shared_ptr<SharedMemory> memory, const std::string& name,
+                                      std::uint64_t bytes) {
   SharedArena shared;
   TALLY_ASSIGN_OR_RETURN(shared.arena_, Arena::Make(name, bytes));
   shared.memory_ = std::move(memory);

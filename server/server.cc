@@ -134,7 +134,8 @@ Status Server::ListenForData(const EndpointParts& where, const LinkOptions& opti
   }
   if (pool_.shared() == nullptr) return Status::Ok();
   TALLY_ASSIGN_OR_RETURN(shm_transport_, MakeTransport("shm", &loop_, &pool_, options));
-  if (const Result<std::string> endpoint = links_->Listen(shm_transport_.get(), FreshShmEndpoint(), self); endpoint.ok()) {
+  const Result<std::string> endpoint = links_->Listen(shm_transport_.get(), FreshShmEndpoint(), self);
+  if (endpoint.ok()) {
     data_endpoints_.push_back(*endpoint);
   } else {
     logger_->Warn("no links in memory: workers on this node use " + config_.servers.transport,

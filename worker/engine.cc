@@ -354,18 +354,21 @@ void Engine::DialPeers() {
       DialMember(peer, *member);
       continue;
     }
-    links_->Dial(shm_transport_.get(), peer, {local}, 1, kShareBound, [this, peer, member = *member](const Status& why) {
+    const auto otherwise = [this, peer, member = *member](const Status& why) {
       logger_->Warn("no link in memory to " + Describe(member) + " on this node; going by " + Over(peer.role),
                     {{"why", why.text()}});
       DialMember(peer, member);
-    });
+    };
+    links_->Dial(shm_transport_.get(), peer, {local}, 1, kShareBound, otherwise);
   }
 }
 
 void Engine::DialMember(OwnerRef peer, const Member& member) {
   const Config& c = loaded_.config;
   std::vector<std::string> endpoints = member.endpoints;
-  std::erase_if(endpoints, [](const std::string& e) { return e.starts_with(kNodeMemoryScheme) || e.starts_with(kShmScheme); });
+  std::erase_if(endpoints, [](const std::string& e) {
+    return e.starts_with(kNodeMemoryScheme) || e.starts_with(kShmScheme);
+  });
   // A peer on another host whose own name resolves to loopback publishes an address that only it can reach.
   for (const std::string& endpoint : coordinator_is_local_ ? std::vector<std::string>{} : endpoints) {
     const Result<EndpointParts> parts = ParseEndpoint(endpoint);

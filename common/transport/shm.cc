@@ -1,8 +1,9 @@
 // Transport "shm": links inside a node, "shm://name". Frames travel over a local socket; a payload that lies in memory
 // which the peer can map (shared_memory.h) stays where it is, and the frame says where: a loan, which the receiver
-// returns when it lets go of the frame. Other large payloads are copied once into such memory, small ones into the socket.
-// What a frame points at must not change before its release, so a frame that is kept beyond its link may change.
+// returns when it lets go of the frame. Other large payloads are copied once into such memory, small ones into the
+// socket. A loan ends with its link: what a frame that is kept longer points at may change.
 #include <algorithm>
+#include <boost/asio/post.hpp>
 #include <cerrno>
 #include <deque>
 #include <functional>
@@ -17,6 +18,8 @@
 
 #include "common/arena.h"
 #include "common/envelope.h"
+#include "common/handler_memory.h"
+#include "common/loop_asio.h"
 #include "common/shared_memory.h"
 #include "common/transport/stream_transport.h"
 #include "common/transport/unix_sockets.h"
@@ -97,8 +100,8 @@ class Loans {
   std::size_t count_ = 0;
 };
 
-// What this end has borrowed: the peer's regions, and the numbers that are to be returned. Lives until the last frame is
-// let go of, on whatever thread that is.
+// What this end has borrowed: the peer's regions, and the numbers that are to be returned. Lives until the last frame
+// is let go of, on whatever thread that is.
 class Borrowed : public std::enable_shared_from_this<Borrowed> {
  public:
   // `give` runs on the loop, soon after numbers have become due, until Close.
@@ -108,9 +111,9 @@ class Borrowed : public std::enable_shared_from_this<Borrowed> {
   Result<std::span<std::byte>> Region(std::uint32_t number, std::uint64_t bytes, StreamConnection* from) {
     const auto found = regions_.find(number);
     if (found != regions_.end()) return found->second.bytes();
-    if (regions_.size() >= kMaxRegions) return Corrupt("more than " + std::to_string(kMaxRegions) + " regions of memory");
+    if (regions_.size() >= kMaxRegions) return Corrupt(std::to_string(kMaxRegions) + " regions of memory are enough");
     UniqueFd descriptor = from->TakeDescriptor();
-    if (descriptor.get() < 0) return Corrupt("memory region " + std::to_string(number) + " came without its descriptor");
+    if (descriptor.get() < 0) return Corrupt("region " + std::to_string(number) + " came without its descriptor");
     TALLY_ASSIGN_OR_RETURN(Mapping mapping, Mapping::Make(descriptor.Release(), bytes, false));
     return regions_.emplace(number, std::move(mapping)).first->second.bytes();
   }
@@ -118,8 +121,10 @@ class Borrowed : public std::enable_shared_from_this<Borrowed> {
   Release Hold(std::uint32_t number) {
     const std::lock_guard lock(mutex_);
     if (holds_++ == 0) self_ = shared_from_this();
-    return {[](void* self, std::uint64_t loan) { static_cast<Borrowed*>(self)->LetGo(static_cast<std::uint32_t>(loan)); },
-            this, number};
+    const auto let_go = [](void* self, std::uint64_t loan) {
+      static_cast<Borrowed*>(self)->LetGo(static_cast<std::uint32_t>(loan));
+    };
+    return {let_go, this, number};
   }
 
   void TakeDue(std::vector<std::uint32_t>* numbers) {
@@ -143,9 +148,9 @@ class Borrowed : public std::enable_shared_from_this<Borrowed> {
     if (loop_ != nullptr) {
       due_.push_back(number);
       if (!std::exchange(posted_, true)) {
-        loop_->Post([self = shared_from_this()] {
-          if (self->give_) self->give_();  // changes on the loop only
-        });
+        boost::asio::post(loop_->impl().io, HandlerWithMemory(memory_, [self = shared_from_this()] {
+                            if (self->give_) self->give_();  // changes on the loop only
+                          }));
       }
     }
     if (--holds_ == 0) last = std::move(self_);
@@ -157,6 +162,7 @@ class Borrowed : public std::enable_shared_from_this<Borrowed> {
   std::function<void()> give_;
   std::vector<std::uint32_t> due_;
   bool posted_ = false;
+  const std::shared_ptr<HandlerMemory> memory_ = std::make_shared<HandlerMemory>();  // of what is posted
   std::uint64_t holds_ = 0;
   std::shared_ptr<Borrowed> self_;  // while a frame is held
 };
@@ -264,18 +270,20 @@ class ShmLink final : public StreamLink {
   Status Borrow(Frame& frame) {
     const std::uint64_t bytes = frame.header.payload_bytes;
     if (bytes > options_.max_payload_bytes) {
-      return Corrupt("a payload of " + std::to_string(bytes) + " bytes, at most " + std::to_string(options_.max_payload_bytes));
+      return Corrupt("a payload of " + std::to_string(bytes) + " bytes, at most " +
+                     std::to_string(options_.max_payload_bytes));
     }
     std::uint32_t number = 0, region = 0;
     std::uint64_t offset = 0, region_bytes = 0;
-    TALLY_RETURN_IF_ERROR(ReadEnvelope<schema::MemoryNote>(frame.payload, kMaxNoteBytes, [&](schema::MemoryNote::Reader note) {
+    const auto read = [&](schema::MemoryNote::Reader note) {
       number = note.getNumber();
       region = note.getRegion();
       offset = note.getOffset();
       region_bytes = note.getRegionBytes();
       return Status::Ok();
-    }));
-    TALLY_ASSIGN_OR_RETURN(const std::span<std::byte> memory, borrowed_->Region(region, region_bytes, connection_.get()));
+    };
+    TALLY_RETURN_IF_ERROR(ReadEnvelope<schema::MemoryNote>(frame.payload, kMaxNoteBytes, read));
+    TALLY_ASSIGN_OR_RETURN(const auto memory, borrowed_->Region(region, region_bytes, connection_.get()));
     if (offset > memory.size() || bytes > memory.size() - offset) {
       return Corrupt("bytes " + std::to_string(offset) + " to " + std::to_string(offset + bytes) + " of a region of " +
                      std::to_string(memory.size()));
@@ -292,7 +300,8 @@ class ShmLink final : public StreamLink {
     Status status = ReadEnvelope<schema::MemoryReturns>(
         payload, kMaxPayloadBytes, [&](schema::MemoryReturns::Reader returns) -> Status {
           for (const std::uint32_t number : returns.getNumbers()) {
-            if (!loans->Return(number)) return Corrupt("loan " + std::to_string(number) + ", which is not out, came back");
+            if (loans->Return(number)) continue;
+            return Corrupt("loan " + std::to_string(number) + ", which is not out, came back");
           }
           return Status::Ok();
         });

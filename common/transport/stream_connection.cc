@@ -392,7 +392,7 @@ Status StreamConnection::KeepDescriptors(msghdr* message) {
     std::memcpy(&fd, CMSG_DATA(c), sizeof fd);
     descriptors_.PushBack() = UniqueFd(fd);
   }
-  if ((message->msg_flags & MSG_CTRUNC) != 0) return Corrupt("more than one descriptor with a frame, or none left here");
+  if ((message->msg_flags & MSG_CTRUNC) != 0) return Corrupt("two descriptors with a frame, or no room for one here");
   if (descriptors_.size() > kMaxDescriptors) return Corrupt("descriptors that belong to no frame");
   return Status::Ok();
 }
@@ -464,11 +464,12 @@ bool StreamConnection::ParseHead() {
 bool StreamConnection::TakePayload(std::size_t bytes) {
   const bool by_reference = frame_.header.payload_bytes != frame_.payload.size();
   // Piece by piece, while it is still in the cache.
-  if (frame_.header.has_crc && !by_reference) payload_crc_ = Crc32c(frame_.payload.subspan(payload_got_, bytes), payload_crc_);
+  const bool checked = frame_.header.has_crc && !by_reference;
+  if (checked) payload_crc_ = Crc32c(frame_.payload.subspan(payload_got_, bytes), payload_crc_);
   payload_got_ += bytes;
   if (payload_got_ < frame_.payload.size()) return false;
   in_payload_ = false;
-  if (frame_.header.has_crc && !by_reference && payload_crc_ != frame_.header.payload_crc) {
+  if (checked && payload_crc_ != frame_.header.payload_crc) {
     Fail(Corrupt("CRC32C of the payload of " + std::to_string(payload_got_) + " bytes"));
     return false;
   }

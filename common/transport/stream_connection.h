@@ -42,10 +42,11 @@ class StreamConnection : public std::enable_shared_from_this<StreamConnection> {
 
   // As Link's.
   Status Send(const FrameHeader& header, std::span<const std::byte> payload, Release on_release);
-  // The same for a frame whose payload lies elsewhere: `header.payload_bytes` and its checksum are the caller's, `bytes`
-  // is what travels in the payload's place and says where it is; their lengths differ. The peer gets `descriptor` along
-  // (none: not valid). Only between ends that have called TravelByReference.
-  Status SendInstead(const FrameHeader& header, std::span<const std::byte> bytes, Release on_release, UniqueFd descriptor);
+  // The same for a frame whose payload lies elsewhere: `header.payload_bytes` and its checksum are the caller's,
+  // `bytes` is what travels in the payload's place and says where it is; their lengths differ. The peer gets
+  // `descriptor` along (none: not valid). Only between ends that have called TravelByReference.
+  Status SendInstead(const FrameHeader& header, std::span<const std::byte> bytes, Release on_release,
+                     UniqueFd descriptor);
   void TravelByReference() { by_reference_ = true; }
   // The oldest descriptor that came and was not taken yet; not valid: there is none.
   UniqueFd TakeDescriptor();

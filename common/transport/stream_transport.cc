@@ -70,10 +70,11 @@ struct Context {
     if (kind->by_reference) connection->TravelByReference();
     return connection;
   }
-  std::unique_ptr<Link> MakeLink(const std::shared_ptr<StreamConnection>& connection, const LinkIdentity& peer, bool control) {
+  std::unique_ptr<Link> MakeLink(const std::shared_ptr<StreamConnection>& connection, const LinkIdentity& peer,
+                                 bool control) {
     connection->Admit(!control);
     connections.Add(connection);
-    return kind->make_link({loop, pool, &options, connection, peer, control});
+    return kind->make_link({loop, pool, &options, connection, peer});
   }
 };
 

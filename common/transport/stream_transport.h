@@ -47,7 +47,6 @@ struct StreamParts {
   const LinkOptions* options;
   std::shared_ptr<StreamConnection> connection;
   LinkIdentity peer;
-  bool control;
 };
 
 struct StreamKind {

@@ -21,7 +21,8 @@ std::string RandomSocketName();
 // The address of a name, cut at what an address holds; returns its length.
 socklen_t UnixAddress(std::string_view name, sockaddr_un* address);
 
-// A non-blocking socket of `type` (SOCK_STREAM, SOCK_SEQPACKET) that listens. Errors: kUnavailable (name, operation, errno).
+// A non-blocking socket of `type` (SOCK_STREAM, SOCK_SEQPACKET) that listens. Errors: kUnavailable (name, operation,
+// errno).
 Result<UniqueFd> ListenUnix(std::string_view name, int type);
 
 // Not ok (kUnsupported, both users) if the peer of a connected socket is another user's process.

@@ -1,5 +1,5 @@
-// What only transport shm promises: payloads stay where they are, are given back, and a peer that lies about memory loses
-// its link and nothing else.
+// What only transport shm promises: payloads stay where they are, are given back, and a peer that lies about memory
+// loses its link and nothing else.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -56,7 +56,8 @@ TEST_F(ShmTest, APayloadInSharedMemoryStaysWhereItIsUntilTheReceiverLetsGo) {
   const LinkStats before = peer_.Do([&] { return link_->stats(); });
   peer_.Do([&] {
     std::ranges::fill(payload, std::byte{1});
-    EXPECT_TRUE(link_->Send({}, payload, {[](void* count, std::uint64_t) { ++*static_cast<int*>(count); }, &released, 0}).ok());
+    const auto count = [](void* released_count, std::uint64_t) { ++*static_cast<int*>(released_count); };
+    EXPECT_TRUE(link_->Send({}, payload, {count, &released, 0}).ok());
     std::ranges::fill(payload, std::byte{2});  // against the rules: it shows whose memory the receiver reads
   });
   host_.Do([&] { door_.links.front()->PauseReceive(false); });
@@ -99,10 +100,8 @@ TEST_F(ShmTest, AReleaseThatDestroysItsLinkAsThePeerGoes) {
   auto arena = SharedArena::Make(peer_.pool.shared(), "test", kBytes);
   ASSERT_TRUE(arena.ok());
   peer_.Do([&] {
-    for (int i = 0; i < 3; ++i) {
-      EXPECT_TRUE(link_->Send({}, arena->bytes(),
-                              {[](void* link, std::uint64_t) { static_cast<std::unique_ptr<Link>*>(link)->reset(); }, &link_, 0}).ok());
-    }
+    const auto destroy = [](void* link, std::uint64_t) { static_cast<std::unique_ptr<Link>*>(link)->reset(); };
+    for (int i = 0; i < 3; ++i) EXPECT_TRUE(link_->Send({}, arena->bytes(), {destroy, &link_, 0}).ok());
   });
   host_.Do([&] { door_.links.clear(); });
   EXPECT_TRUE(peer_.WaitFor([&] { return link_ == nullptr; }));
@@ -165,7 +164,8 @@ TEST_F(ShmTest, ALiarAboutMemoryLosesItsLinkOnly) {
       {"envelope", [](Liar& liar) { liar.Write(Wire({}, std::as_bytes(std::span("gibberish")), 65536)); }},
       {"is not out", [](Liar& liar) {
          std::vector<std::byte> returns;
-         WriteEnvelope<schema::MemoryReturns>(8, &returns, [](schema::MemoryReturns::Builder to) { to.initNumbers(1).set(0, 3); });
+         const auto fill = [](schema::MemoryReturns::Builder to) { to.initNumbers(1).set(0, 3); };
+         WriteEnvelope<schema::MemoryReturns>(8, &returns, fill);
          FrameHeader header;
          header.kind = FrameKind::kCredit;
          liar.Write(Wire(header, returns));
@@ -187,7 +187,8 @@ TEST_F(ShmTest, ALiarAboutMemoryLosesItsLinkOnly) {
   }
   Outbox out;
   peer_.Do([&] { EXPECT_TRUE(out.Send(*link_, 100000).ok()); });
-  EXPECT_TRUE(host_.WaitFor([&] { return !door_.inbox.entries.empty() && door_.inbox.entries.back().payload.size() == 100000; }));
+  const auto arrived = [](const Inbox::Entry& entry) { return entry.payload.size() == 100000; };
+  EXPECT_TRUE(host_.WaitFor([&] { return std::ranges::any_of(door_.inbox.entries, arrived); }));
 }
 
 TEST_F(ShmTest, DescriptorsOfAllKindsAreClosed) {
