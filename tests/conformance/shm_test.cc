@@ -189,6 +189,7 @@ TEST_F(ShmTest, ALiarAboutMemoryLosesItsLinkOnly) {
   peer_.Do([&] { EXPECT_TRUE(out.Send(*link_, 100000).ok()); });
   const auto arrived = [](const Inbox::Entry& entry) { return entry.payload.size() == 100000; };
   EXPECT_TRUE(host_.WaitFor([&] { return std::ranges::any_of(door_.inbox.entries, arrived); }));
+  EXPECT_TRUE(peer_.WaitFor([&] { return out.EachReleasedOnce(); }));
 }
 
 TEST_F(ShmTest, DescriptorsOfAllKindsAreClosed) {
