@@ -13,13 +13,16 @@ import argparse, importlib.util, json, os, pathlib, shutil, socket, statistics, 
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "8589934592",
           "MALLOC_TOP_PAD_": "67108864"}
 PERIOD = 251
+SOCKETS = ["--set", "link.shm=false"]
 WAYS = {"arena": ["--mode", "hierarchical", "--arena"],
         "arena-spin": ["--mode", "hierarchical", "--arena", "--set", "worker.spin=50us"],
         "node": ["--mode", "hierarchical"],
         "node-spin": ["--mode", "hierarchical", "--set", "worker.spin=50us"],
-        "ring": ["--mode", "ring"],
-        "ps-zmq": ["--mode", "ps", "--servers", "2", "--set", "servers.transport=zmq"],
-        "ps-tcp": ["--mode", "ps", "--servers", "2", "--set", "servers.transport=tcp"]}
+        "ring-shm": ["--mode", "ring"],
+        "ring-tcp": ["--mode", "ring", *SOCKETS],
+        "ps-shm": ["--mode", "ps", "--servers", "2"],
+        "ps-zmq": ["--mode", "ps", "--servers", "2", *SOCKETS],
+        "ps-tcp": ["--mode", "ps", "--servers", "2", *SOCKETS, "--set", "servers.transport=tcp"]}
 OMPI = ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--mca", "mpi_yield_when_idle", "1"]
 MPI = {"ompi": ("mpicc.openmpi", OMPI),
        "ompi-nocma": ("mpicc.openmpi", OMPI + ["--mca", "btl_vader_single_copy_mechanism", "none"]),
@@ -196,7 +199,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tally", default=str(root / "build/release/bin/tally"), help="the tally command")
     parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=["arena", "node", "ring"],
+    parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=["arena", "node", "ring-shm", "ring-tcp"],
                         help="Tally's ways to measure")
     parser.add_argument("--peers", nargs="*", choices=["gloo", *MPI], default=["gloo", *MPI])
     parser.add_argument("--install", action="store_true", help="first install the peers' Debian packages (root)")

@@ -81,9 +81,11 @@ int main(int argc, char** argv) {
   using tally::test::Way;
   std::printf("%u workers, 2^20 numbers; per rank and step (servers' share included)\n", tally::test::kWorkers);
   std::printf("%-22s %10s %14s %12s\n", "way", "new calls", "pool blocks", "frames sent");
-  for (const Way& way : {Way{"ring tcp", 0, {"aggregation.mode=ring"}},
-                         Way{"ps tcp", 1, {"aggregation.mode=ps", "servers.transport=tcp"}},
-                         Way{"ps zmq", 1, {"aggregation.mode=ps"}},
+  for (const Way& way : {Way{"ring tcp", 0, {"aggregation.mode=ring", "link.shm=false"}},
+                         Way{"ring shm", 0, {"aggregation.mode=ring"}},
+                         Way{"ps tcp", 1, {"aggregation.mode=ps", "servers.transport=tcp", "link.shm=false"}},
+                         Way{"ps zmq", 1, {"aggregation.mode=ps", "link.shm=false"}},
+                         Way{"ps shm", 1, {"aggregation.mode=ps"}},
                          Way{"direct int8", 0, {"aggregation.mode=ring", "compression.codec=int8"}},
                          Way{"ps topk", 1, {"aggregation.mode=ps", "compression.codec=topk"}},
                          Way{"ps, fp16 tensors", 1, {"aggregation.mode=ps"}, tally::DType::kFloat16}}) {
