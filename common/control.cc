@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "common/envelope.h"
+#include "common/schedule/topology.h"
 #include "schemas/control.capnp.h"
 
 namespace tally {
@@ -66,6 +67,11 @@ std::vector<std::string> ReadNames(capnp::List<capnp::Text>::Reader from, std::s
   return names;
 }
 
+std::string ReadSwitchPath(capnp::Text::Reader from, std::string_view field, Checker& check) {
+  const std::string_view path(from.cStr(), from.size());
+  return check.Check(CheckSwitchPath(path).ok(), field) ? std::string(path) : std::string();
+}
+
 void WriteTensors(const std::vector<TensorSpec>& from, capnp::List<schema::TensorSpec>::Builder to) {
   for (unsigned i = 0; i < to.size(); ++i) {
     to[i].setName(from[i].name);
@@ -112,6 +118,7 @@ void Write(const JoinMessage& from, schema::Join::Builder to) {
   to.setConfigText(from.config_text);
   to.setNicBytesPerSecond(from.nic_bytes_per_s);
   to.setNic(from.nic);
+  to.setSwitchPath(from.switch_path);
 }
 
 JoinMessage Read(schema::Join::Reader from, Checker& check) {
@@ -131,6 +138,7 @@ JoinMessage Read(schema::Join::Reader from, Checker& check) {
   to.config_text = check.Document(from.getConfigText(), "join configuration");
   to.nic_bytes_per_s = ReadRate(from.getNicBytesPerSecond(), "join NIC", check);
   to.nic = check.Name(from.getNic(), "join NIC's name");
+  to.switch_path = ReadSwitchPath(from.getSwitchPath(), "join switch path", check);
   return to;
 }
 
@@ -163,6 +171,7 @@ void Write(const Member& from, schema::Member::Builder to) {
   to.setPid(from.pid);
   WriteNames(from.endpoints, to.initEndpoints(Size(from.endpoints.size())));
   to.setNicBytesPerSecond(from.nic_bytes_per_s);
+  to.setSwitchPath(from.switch_path);
 }
 
 Member Read(schema::Member::Reader from, Checker& check) {
@@ -176,6 +185,7 @@ Member Read(schema::Member::Reader from, Checker& check) {
   to.pid = from.getPid();
   to.endpoints = ReadNames(from.getEndpoints(), "member endpoint", check);
   to.nic_bytes_per_s = ReadRate(from.getNicBytesPerSecond(), "member NIC", check);
+  to.switch_path = ReadSwitchPath(from.getSwitchPath(), "member switch path", check);
   return to;
 }
 

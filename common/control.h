@@ -47,6 +47,7 @@ struct Member {
   std::uint32_t pid = 0;
   std::vector<std::string> endpoints;  // "tcp://10.0.0.1:4711", "zmq://…", "inproc://…"
   double nic_bytes_per_s = 0;          // of the NIC that its data links use, in each direction; 0: not known
+  std::string switch_path = {};        // switches above its machine (schedule/topology.h); empty: not known
   bool operator==(const Member&) const = default;
 };
 
@@ -65,6 +66,7 @@ struct JoinMessage {
   std::string config_text;
   double nic_bytes_per_s = 0;
   std::string nic;  // tells the NICs of a node apart; empty: the node has one, or none (loopback)
+  std::string switch_path = {};
   bool operator==(const JoinMessage&) const = default;
 };
 

@@ -38,6 +38,7 @@ struct Join {
   configText @12 :Text;          # the job-scoped keys as TOML, in canonical order
   nicBytesPerSecond @13 :Float64;  # of the NIC that its data links use, in each direction; 0: not known
   nic @14 :Text;                 # tells the NICs of a node apart
+  switchPath @15 :Text;          # switches above its machine from the top down, "spine1/leaf3"; empty: not known
 }
 
 struct Failure {
@@ -58,6 +59,7 @@ struct Member {
   pid @6 :UInt32;
   endpoints @7 :List(Text);
   nicBytesPerSecond @8 :Float64;
+  switchPath @9 :Text;
 }
 
 struct Epoch {

@@ -10,6 +10,7 @@
 
 #include "common/node_key.h"
 #include "common/shared_memory.h"
+#include "common/topology/own_place.h"
 #include "common/transport/interfaces.h"
 #include "common/transport/local_address.h"
 #include "common/transport/rate_limiter.h"
@@ -122,6 +123,7 @@ Status Server::ListenForData(const EndpointParts& where, const LinkOptions& opti
   TALLY_ASSIGN_OR_RETURN(const std::string host, DataAddress(config_.server.data_bind, config_.network.interfaces,
                                                              config_.network.insecure, listen_host));
   nic_host_ = host;
+  TALLY_ASSIGN_OR_RETURN(switch_path_, OwnSwitchPath(config_.topology));
   LinkIdentity self;
   self.role = Role::kServer;
   self.index = config_.server.index;
@@ -155,6 +157,7 @@ void Server::Join() {
   member.join.incarnation = incarnation_;
   member.join.host = HostName();
   member.join.node = config_.topology.node.empty() ? NodeKey() : config_.topology.node;
+  member.join.switch_path = switch_path_;
   member.join.pid = static_cast<std::uint32_t>(getpid());
   SayNic(config_, nic_host_, &member.join);
   member.join.endpoints = data_endpoints_;
@@ -171,6 +174,12 @@ void Server::OnEpoch(EpochMessage message) {
     Report(job.status().WithContext("configuration of job " + message.job));
     return;
   }
+  Result<Positions> positions = Positions::Make(message.members);
+  if (!positions.ok()) {
+    Report(positions.status());
+    return;
+  }
+  positions_ = std::move(positions).value();
   job_ = std::move(job).value();
   membership_->SetTimes(job_.membership.heartbeat, job_.membership.dead);
   workers_ = 0;
@@ -193,6 +202,7 @@ void Server::OnEpoch(EpochMessage message) {
   host.incarnation = incarnation_;
   host.workers = nodes_.exchange_positions(workers_);
   host.senders = workers_;
+  host.speaker = [this](std::uint32_t slab, Position p) { return positions_.rank(nodes_.worker_at(slab, p)); };
   host.memory_cap_bytes = config_.server.memory_cap_bytes != 0
                               ? config_.server.memory_cap_bytes
                               : static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) *
@@ -293,8 +303,10 @@ void Server::OnFrame(Link& link, Frame& frame) {
   const auto group =
       std::find_if(groups_.begin(), groups_.end(), [&](const auto& g) { return g.first == header.group.value; });
   Status status;
-  const Position sender(link.peer().index);  // speaks for its node, if there are node stages
-  if (header.job_hash != job_hash_ || header.role != Role::kWorker || header.position != nodes_.speaks_for(sender)) {
+  const Rank sender(link.peer().index);
+  // With node stages it speaks for its node.
+  const std::uint32_t speaks_for = nodes_.speaks_for(positions_.position(sender));
+  if (header.job_hash != job_hash_ || header.role != Role::kWorker || header.position != speaks_for) {
     status = Corrupt("frame speaks for another job or position");
   } else if (header.kind != FrameKind::kPush) {
     status = Corrupt("a server takes pushes only");

@@ -76,6 +76,7 @@ class Server final : public LinkHandler, public MembershipEvents {
   BufferPool pool_;
   std::uint64_t incarnation_ = 0;
   std::string control_address_, coordinator_;
+  std::string switch_path_;
   std::string nic_host_;  // where data links bind
   std::vector<std::string> data_endpoints_;
   std::unique_ptr<OwnerHost> owner_host_;
@@ -86,6 +87,7 @@ class Server final : public LinkHandler, public MembershipEvents {
   std::unique_ptr<DataLinks> links_;
   std::unique_ptr<Membership> membership_;
   Config job_;
+  Positions positions_;
   std::string job_name_;
   std::uint64_t job_hash_ = 0;
   std::vector<std::pair<std::uint32_t, EpochId>> groups_;

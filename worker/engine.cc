@@ -12,6 +12,7 @@
 #include "common/node_key.h"
 #include "common/schedule/schedule.h"
 #include "common/shared_memory.h"
+#include "common/topology/own_place.h"
 #include "common/transport/interfaces.h"
 #include "common/transport/local_address.h"
 #include "common/transport/rate_limiter.h"
@@ -172,6 +173,7 @@ Status Engine::Begin() {
   member.join.incarnation = incarnation_;
   member.join.host = HostName();
   member.join.node = c.topology.node.empty() ? NodeKey() : c.topology.node;
+  TALLY_ASSIGN_OR_RETURN(member.join.switch_path, OwnSwitchPath(c.topology));
   member.join.pid = static_cast<std::uint32_t>(getpid());
   SayNic(c, nic_host, &member.join);
   member.join.endpoints = data_endpoints_;
@@ -230,56 +232,60 @@ Status Engine::JoinError() {
 // ---- membership ------------------------------------------------------------------------------------------------------
 
 void Engine::OnEpoch(EpochMessage message) {
-  const Config& c = loaded_.config;
   epoch_ = std::move(message);
-  Position self;
-  for (const Member& m : epoch_.members) {
-    if (m.role == Role::kWorker && m.index == c.worker.rank) self = m.position;
+  Result<Positions> positions = Positions::Make(epoch_.members);
+  if (!positions.ok()) return Fail(positions.status());
+  if (positions->count() != workers_) {
+    return Fail(Corrupt("the epoch has " + std::to_string(positions->count()) + " workers, the job " +
+                        std::to_string(workers_)));
   }
+  positions_ = std::move(positions).value();
+  position_ = positions_.position(rank());
   LinkIdentity identity;
   identity.job_hash = epoch_.job_hash;
   identity.epoch = epoch_.epoch;
   identity.incarnation = incarnation_;
-  identity.index = self.value;
+  identity.index = rank().value;
   links_->Admit(epoch_, identity);
+  if (position_.value != rank().value) logger_->Info("position", {{"position", position_.value}});
 
   nodes_ = node_stages_ ? Nodes(epoch_.members) : Nodes();
   if (nodes_.shared()) {
-    logger_->Info("nodes", {{"nodes", nodes_.count()}, {"here", nodes_.positions(nodes_.node_of(self)).size()}});
+    logger_->Info("nodes", {{"nodes", nodes_.count()}, {"here", nodes_.positions(nodes_.node_of(position_)).size()}});
   } else if (node_stages_ && workers_ > 1) {
     logger_->Warn("no two workers are on one node, so nothing is summed inside nodes",
-                  {{"node_here", NodeOf(self)},
+                  {{"node_here", OwnNode()},
                    {"what_to_do", "start several workers on each machine; a container with a network of its own is a node of "
                                   "its own"}});
   }
-  FindPeers(self);
-  MakeOwnerHost(self);
+  FindPeers();
+  MakeOwnerHost();
   DialPeers();
   CheckJoined();
 }
 
-std::string Engine::NodeOf(Position position) const {
+std::string Engine::OwnNode() const {
   for (const Member& m : epoch_.members) {
-    if (m.role == Role::kWorker && m.position == position) return m.node;
+    if (m.role == Role::kWorker && m.position == position_) return m.node;
   }
   return {};
 }
 
 // Whom this worker exchanges frames with.
-void Engine::FindPeers(Position self) {
+void Engine::FindPeers() {
   std::set<OwnerRef> peers;
   // With node stages a position of the exchange is a node: whoever carries slabs there that this worker carries here.
   const auto add = [&](std::uint32_t position) {
     if (!nodes_.shared()) {
-      if (position != self.value) peers.insert({Role::kWorker, position});
+      if (position != position_.value) peers.insert({Role::kWorker, position});
       return;
     }
-    const std::uint32_t own = nodes_.node_of(self);
+    const std::uint32_t own = nodes_.node_of(position_);
     if (position == own) return;
     const std::uint64_t here = nodes_.positions(own).size(), there = nodes_.positions(position).size();
     for (std::uint32_t turn = 0; turn < std::lcm(here, there); ++turn) {
       const std::uint32_t slab = turn * nodes_.count();
-      if (nodes_.carrier(slab, own) == self) peers.insert({Role::kWorker, nodes_.carrier(slab, position).value});
+      if (nodes_.carrier(slab, own) == position_) peers.insert({Role::kWorker, nodes_.carrier(slab, position).value});
     }
   };
   const std::uint32_t positions = nodes_.exchange_positions(workers_);
@@ -288,8 +294,8 @@ void Engine::FindPeers(Position self) {
   }
   for (std::uint32_t p = 0; p < positions && worker_shares_; ++p) add(p);
   if (nodes_.shared()) {
-    for (const Position p : nodes_.positions(nodes_.node_of(self))) {
-      if (p != self) peers.insert({Role::kWorker, p.value});
+    for (const Position p : nodes_.positions(nodes_.node_of(position_))) {
+      if (p != position_) peers.insert({Role::kWorker, p.value});
     }
   }
   if (exchange_ == ExchangeKind::kSchedule) {
@@ -297,7 +303,7 @@ void Engine::FindPeers(Position self) {
     for (const ScheduleEntry& schedule : Schedules()) {
       if (schedule_ != kScheduleAuto && schedule_ != schedule.name) continue;
       for (std::uint32_t owner = 0; owner < positions; ++owner) {
-        schedule.generate(Position(owner), Position(nodes_.speaks_for(self)), positions, &steps);
+        schedule.generate(Position(owner), Position(nodes_.speaks_for(position_)), positions, &steps);
         for (const ScheduleStep& step : steps) {
           if (step.op != StepOp::kFinish) add(step.peer.value);
         }
@@ -307,9 +313,9 @@ void Engine::FindPeers(Position self) {
   peers_.assign(peers.begin(), peers.end());
 }
 
-void Engine::MakeOwnerHost(Position self) {
+void Engine::MakeOwnerHost() {
   OwnerHost::Options host;
-  host.self = {Role::kWorker, nodes_.speaks_for(self)};
+  host.self = {Role::kWorker, nodes_.speaks_for(position_)};
   host.job_hash = epoch_.job_hash;
   host.incarnation = incarnation_;
   host.workers = nodes_.exchange_positions(workers_);
@@ -319,10 +325,11 @@ void Engine::MakeOwnerHost(Position self) {
     links_->Send({Role::kWorker, nodes_.worker_at(key, p).value}, key, header, payload, std::move(hold));
   };
   if (nodes_.shared()) {
-    host.carries = [this, self](std::uint32_t slab) { return nodes_.carrier(slab, nodes_.node_of(self)) == self; };
+    host.carries = [this](std::uint32_t slab) { return nodes_.carrier(slab, nodes_.node_of(position_)) == position_; };
   }
+  host.speaker = [this](std::uint32_t slab, Position p) { return positions_.rank(nodes_.worker_at(slab, p)); };
   host.has_local = true;
-  host.local = Position(nodes_.speaks_for(self));
+  host.local = Position(nodes_.speaks_for(position_));
   host.deliver_local = [this](const FrameHeader& header, std::span<const std::byte> payload, BufferRef hold) {
     Frame& kept = local_frames_.Add();
     kept.header = header;
@@ -337,9 +344,8 @@ void Engine::MakeOwnerHost(Position self) {
 
 // Of two workers the one with the higher position dials; servers are always dialled.
 void Engine::DialPeers() {
-  const std::uint32_t self = owner_host_ == nullptr ? 0 : links_->self().index;
   for (const OwnerRef peer : peers_) {
-    if (peer.role == Role::kWorker && peer.index > self) continue;
+    if (peer.role == Role::kWorker && peer.index > position_.value) continue;
     const auto member = std::find_if(epoch_.members.begin(), epoch_.members.end(), [&](const Member& m) {
       return m.role == peer.role && (m.role == Role::kServer ? m.index : m.position.value) == peer.index;
     });
@@ -347,7 +353,7 @@ void Engine::DialPeers() {
       Fail(Mismatch("the epoch names no member for a peer that the exchange needs"));
       return;
     }
-    const std::string local = shm_transport_ != nullptr && member->node == NodeOf(Position(self))
+    const std::string local = shm_transport_ != nullptr && member->node == OwnNode()
                                   ? EndpointOf(*member, kShmScheme)
                                   : std::string();
     if (local.empty()) {
@@ -418,7 +424,8 @@ void Engine::OnLayout(LayoutMessage message) {
     options.exchange.header.epoch = tables->message.epoch;
     options.exchange.header.incarnation = incarnation_;
     options.exchange.header.group = tables->message.group;
-    options.exchange.self = Position(links_->self().index);
+    options.exchange.self = position_;
+    options.exchange.speaker = [this](std::uint32_t, Position p) { return positions_.rank(p); };
     options.exchange.positions = options.exchange.senders = workers_;
     options.exchange.limits = MakeFlowLimits(*tables, c, owner_host_->workers());
     options.exchange.seed = c.compression.seed;
@@ -462,12 +469,12 @@ void Engine::TellGroup(const GroupRuntime& group) {
 }
 
 std::unique_ptr<NodeShare> Engine::MakeNodeShare(GroupId group) {
-  const Position self(links_->self().index);
   std::vector<NodeShare::Peer> peers;
-  for (const Position p : nodes_.positions(nodes_.node_of(self))) {
-    if (p == self) continue;
+  for (const Position p : nodes_.positions(nodes_.node_of(position_))) {
+    if (p == position_) continue;
     NodeShare::Peer& peer = peers.emplace_back();
     peer.position = p;
+    peer.rank = positions_.rank(p);
     for (const Member& member : epoch_.members) {
       if (member.role != Role::kWorker || member.position != p) continue;
       peer.endpoint = EndpointOf(member, kNodeMemoryScheme);
@@ -479,7 +486,7 @@ std::unique_ptr<NodeShare> Engine::MakeNodeShare(GroupId group) {
       peer.fault = "could not share memory before";
     }
   }
-  const ArenaRequest request{epoch_.job_hash, epoch_.epoch, group, ArenaKind::kInputs, self, false};
+  const ArenaRequest request{epoch_.job_hash, epoch_.epoch, group, ArenaKind::kInputs, position_, false};
   return std::make_unique<NodeShare>(&loop_, node_memory_.get(), request, std::move(peers));
 }
 
@@ -520,17 +527,22 @@ void Engine::OnFrame(Link& link, Frame& frame) {
   if (failed_ || leaving_) return;
   const FrameHeader& header = frame.header;
   const bool inside_node = header.kind == FrameKind::kNodePush || header.kind == FrameKind::kNodeReply;
-  const std::uint32_t speaks_for = link.peer().role == Role::kServer || inside_node ? link.peer().index
-                                                                                      : nodes_.speaks_for(Position(link.peer().index));
+  const Rank sender(link.peer().index);  // of a worker
+  std::uint32_t speaks_for = link.peer().index;
+  if (link.peer().role == Role::kWorker) {
+    const Position position = positions_.position(sender);
+    speaks_for = inside_node ? position.value : nodes_.speaks_for(position);
+  }
   if (header.role != link.peer().role || header.position != speaks_for || header.job_hash != epoch_.job_hash) {
-    Fail(Corrupt("frame on " + link.Describe() + " speaks for " + (header.role == Role::kServer ? "server " : "position ") +
-                 std::to_string(header.position) + " or another job"));
+    Fail(Corrupt("frame from " + DescribeMember(link.peer().role, link.peer().index, epoch_.members) + " speaks for " +
+                 (header.role == Role::kServer ? "server " : "position ") + std::to_string(header.position) + ", expected " +
+                 std::to_string(speaks_for) + ", or for another job"));
     return;
   }
-  if (!Deliver(frame, Position(link.peer().index))) links_->Park(link, frame);
+  if (!Deliver(frame, sender)) links_->Park(link, frame);
 }
 
-bool Engine::Deliver(Frame& frame, Position sender) {
+bool Engine::Deliver(Frame& frame, Rank sender) {
   const auto found = groups_.find(frame.header.group.value);
   if (found == groups_.end()) return false;
   GroupRuntime& group = *found->second;
@@ -539,7 +551,7 @@ bool Engine::Deliver(Frame& frame, Position sender) {
   if (failed_) return true;
   if (frame.header.kind == FrameKind::kPush) {
     if (const Status status = owner_host_->OnPush(frame); !status.ok()) {
-      Fail(status.WithContext("push from position " + std::to_string(frame.header.position)));
+      Fail(status.WithContext("push from rank " + std::to_string(sender.value)));
     }
     return true;
   }
@@ -551,14 +563,14 @@ void Engine::DrainLocal() {
   draining_local_ = false;
   std::swap(local_frames_, draining_frames_);
   for (Frame& frame : draining_frames_) {
-    if (!failed_) Deliver(frame, Position(links_->self().index));
+    if (!failed_) Deliver(frame, rank());
     frame.hold.Reset();
   }
   draining_frames_.Clear();
 }
 
 void Engine::OnClosed(Link& link, const Status& why) {
-  const std::string name = DescribeOwner({link.peer().role, link.peer().index}, epoch_.members);
+  const std::string name = DescribeMember(link.peer().role, link.peer().index, epoch_.members);
   const std::string text = "data link to " + name + " closed: " + why.text();
   links_->Remove(link);
   if (failed_ || leaving_) return;
@@ -601,7 +613,7 @@ void Engine::CheckSteps() {
 
 Status Engine::Send(OwnerRef to, std::uint32_t key, const FrameHeader& header, std::span<const std::byte> payload,
                     BufferRef hold) {
-  if (to.role == Role::kWorker && to.index == links_->self().index) {
+  if (to.role == Role::kWorker && to.index == position_.value) {
     // const_cast: shared or wrapped as const, so the owner only reads (see Frame).
     own_push_.header = header;
     own_push_.payload = {const_cast<std::byte*>(payload.data()), payload.size()};

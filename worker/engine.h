@@ -26,6 +26,7 @@
 #include "server/core/data_links.h"
 #include "server/core/membership.h"
 #include "server/core/owner_host.h"
+#include "server/core/positions.h"
 #include "worker/client.h"
 #include "worker/group_runtime.h"
 #include "worker/node_collective.h"
@@ -93,9 +94,9 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   Status Begin();                         // before the loop runs: transports, listeners, the coordinator
   Status StartTransports(LinkOptions options);
   void ListenInMemory();
-  std::string NodeOf(Position position) const;
-  void FindPeers(Position self);
-  void MakeOwnerHost(Position self);
+  std::string OwnNode() const;
+  void FindPeers();
+  void MakeOwnerHost();
   void DialPeers();
   void DialMember(OwnerRef peer, const Member& member);
   std::string Over(Role peers) const;
@@ -106,7 +107,7 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   void ShareWithNode(GroupRuntime* group, std::function<void(Status)> done);
   void CheckJoined();
   Status JoinError();
-  bool Deliver(Frame& frame, Position sender);  // false: the group is not known yet
+  bool Deliver(Frame& frame, Rank sender);  // false: the group is not known yet
   void DrainLocal();
   void SetFailure(const Status& why);
   void WatchSteps(const Status& suspicion);
@@ -120,9 +121,9 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   Result<bool> Unanimous(bool mine);
   Status EndOnNode(Status status);
   std::vector<std::span<std::byte>> OnNode(NodeShare& share, std::span<std::byte> own) const;
-  std::uint32_t rank_on_node() const { return nodes_.local_rank(Position(links_->self().index)); }
+  std::uint32_t rank_on_node() const { return nodes_.local_rank(position_); }
   Status RunCollective(GroupRuntime* group, const CollectiveShape& shape, std::span<float> data);
-  void NoteCall(Position rank, const CollectiveShape& shape);
+  void NoteCall(Rank rank, const CollectiveShape& shape);
   std::string Ask(std::function<std::string()> question);
   void Post(std::function<void()> task);
   // Runs `task` on the loop and waits for what it returns.
@@ -161,6 +162,8 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   std::vector<std::string> data_endpoints_;
   std::vector<OwnerRef> peers_;           // that need links
   EpochMessage epoch_;
+  Positions positions_;                   // of the epoch
+  Position position_;                     // this worker's
   std::vector<std::shared_ptr<Declaration>> declarations_;
   // Replies of our own owner, delivered in a turn of their own. The frames keep their headers' memory.
   RecycledList<Frame> local_frames_, draining_frames_;

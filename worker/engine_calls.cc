@@ -277,7 +277,7 @@ Status Engine::RunCollective(GroupRuntime* group, const CollectiveShape& shape, 
   ending.data = data;
   ending.collective = shape;
   Post([this, group] {
-    if (!failed_) NoteCall(Position(links_->self().index), group->ending.collective);
+    if (!failed_) NoteCall(rank(), group->ending.collective);
     if (failed_) {
       group->ending.completion.Complete(failure());
     } else {
@@ -293,7 +293,7 @@ Result<GroupRuntime*> Engine::CollectiveGroup(const CollectiveShape& shape) {
   if (group != nullptr) return group;
   // Noted before the declaration, which waits for ranks that may be in another call.
   Post([this, shape] {
-    if (!failed_) NoteCall(Position(links_->self().index), shape);
+    if (!failed_) NoteCall(rank(), shape);
   });
   TALLY_ASSIGN_OR_RETURN(group, DeclareCollective(shape.op == ReduceOp::kSum ? "sum" : "mean", shape.elements));
   return group;
@@ -306,7 +306,7 @@ Result<GroupRuntime*> Engine::DeclareCollective(const char* kind, std::uint64_t 
   return Declare(std::span(&tensor, 1), options);
 }
 
-void Engine::NoteCall(Position rank, const CollectiveShape& shape) {
+void Engine::NoteCall(Rank rank, const CollectiveShape& shape) {
   if (const Status status = calls_.Note(rank, shape); !status.ok()) Fail(status);
 }
 

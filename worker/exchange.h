@@ -14,6 +14,7 @@
 #include "common/transport/link.h"
 #include "compress/codec_state.h"
 #include "server/core/group_tables.h"
+#include "server/core/positions.h"
 #include "worker/frame_plan.h"
 #include "worker/step_weight.h"
 
@@ -48,6 +49,7 @@ struct ExchangeOptions {
   FrameHeader header;  // job, incarnation, group, epoch, own position: copied into every frame
   Position self;
   std::uint32_t positions = 1;
+  SpeakerOf speaker{};        // whom errors name
   std::uint32_t senders = 1;  // processes, each of which has a credit of its own: with node stages more than positions
   FlowLimits limits;
   std::uint64_t seed = 1;

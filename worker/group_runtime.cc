@@ -62,6 +62,10 @@ void GroupRuntime::MakeWire(std::shared_ptr<const GroupTables> tables) {
     };
     options.self = Position(node);
     options.positions = nodes->count();
+    options.speaker = [nodes, worker = options_.exchange.speaker](std::uint32_t u, Position p) {
+      const Position carrier = nodes->carrier(u, p.value);
+      return worker ? worker(u, carrier) : Rank(carrier.value);
+    };
   }
   const std::uint32_t declared = tables->declared_buckets;
   const auto all = static_cast<std::uint32_t>(tables->layout.buckets.size());

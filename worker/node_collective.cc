@@ -108,7 +108,7 @@ Status NodeCollective::Begin(const CollectiveShape& shape, std::uint32_t memory)
                       " gives " + Memory(memory) + ", rank " + std::to_string(rank) + " " + Memory(others) +
                       "; all ranks make the same calls with the same buffers in the same order");
     }
-    return CollectiveMismatch(Position(options_.self), shape, Position(rank), other);
+    return CollectiveMismatch(Rank(options_.self), shape, Rank(rank), other);
   }
   return Status::Ok();
 }

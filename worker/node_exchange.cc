@@ -344,7 +344,7 @@ Status NodeExchange::NoteWeight(std::uint32_t local, double weight) {
   std::optional<double>& known = weights_[local];
   if (!known.has_value()) known = weight;
   if (*known == weight) return Status::Ok();
-  return Corrupt("position " + Number(local_[local].value) + " changed its weight within a step");
+  return Corrupt(Name(local_[local]) + " changed its weight within a step");
 }
 
 Status NodeExchange::OnPush(Frame& frame) {
@@ -352,7 +352,7 @@ Status NodeExchange::OnPush(Frame& frame) {
   const Nodes& nodes = *places_->nodes;
   const Position from(header.position);
   if (from.value >= options_.positions || nodes.node_of(from) != nodes.node_of(options_.self) || from == options_.self) {
-    return Corrupt("push inside the node from position " + Number(from.value) + ", which is not of it");
+    return Corrupt("push inside the node from " + Name(from) + ", which is not of it");
   }
   const std::uint32_t local = nodes.local_rank(from);
   const std::uint16_t how = header.flags & (kFlagKeep | kFlagZeros | kFlagInPlace);
@@ -361,13 +361,13 @@ Status NodeExchange::OnPush(Frame& frame) {
     return Corrupt("push inside the node: flags " + Number(header.flags));
   }
   if (in_place && PeerOf(local).inputs.empty()) {
-    return Corrupt("push inside the node of memory that is not mapped here, from position " + Number(from.value));
+    return Corrupt("push inside the node of memory that is not mapped here, from " + Name(from));
   }
   TALLY_RETURN_IF_ERROR(NoteWeight(local, header.weight));
   std::size_t expected = 0;
   for (const std::uint32_t u : header.slabs) {
     if (u >= carried_of_slab_.size() || carried_of_slab_[u] == kNotHere) {
-      return Corrupt("push inside the node of slab " + Number(u) + ", which another position carries");
+      return Corrupt("push inside the node of slab " + Number(u) + ", which another rank carries");
     }
     if (PartOf(carried_of_slab_[u], local).arrived) return Corrupt("second push inside the node of slab " + Number(u));
     if (how == 0) expected += SlabOf(u).elements * sizeof(float);
@@ -415,7 +415,7 @@ Status NodeExchange::OnReply(Frame& frame) {
   for (const std::uint32_t u : header.slabs) {
     if (u >= done_.size() || SlabOf(u).bucket < first_bucket_ || SlabOf(u).bucket >= end_bucket_ ||
         local_[CarrierOf(u)].value != header.position || CarrierOf(u) == self_) {
-      return Corrupt("reply inside the node for slab " + Number(u) + " from position " + Number(header.position) +
+      return Corrupt("reply inside the node for slab " + Number(u) + " from " + Name(Position(header.position)) +
                      ", which does not carry it");
     }
     if (done_[u] || !started_[SlabOf(u).bucket]) return Corrupt("reply inside the node for slab " + Number(u) + ", which is not awaited");
@@ -454,12 +454,12 @@ std::string NodeExchange::Missing(std::size_t max_items) const {
       ++items;
       text += (text.empty() ? "slab " : ", slab ") + Number(u) + " (" + tables_->layout.tensors[SlabOf(u).tensor].name + ")";
       if (carried == kNotHere) {
-        text += " from position " + Number(local_[CarrierOf(u)].value) + " of the node";
+        text += " from " + Name(local_[CarrierOf(u)]) + " of the node";
         continue;
       }
-      text += " misses positions";
+      text += " misses";
       for (std::uint32_t local = 0; local < size(); ++local) {
-        if (!parts_[carried * size() + local].arrived) text += " " + Number(local_[local].value);
+        if (!parts_[carried * size() + local].arrived) text += " " + Name(local_[local]);
       }
     }
   }

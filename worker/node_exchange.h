@@ -75,6 +75,7 @@ class NodeExchange final : public Exchange, private ExchangeEnvironment {
   float* Place(std::uint32_t u) const { return reinterpret_cast<float*>(places_->results + Offset(u)); }
   std::uint32_t CarrierOf(std::uint32_t u) const;  // local rank
   const NodeShare::Peer& PeerOf(std::uint32_t local) const;
+  std::string Name(Position worker) const { return NameOf(options_.speaker, 0, worker); }
   Part& PartOf(std::uint32_t carried, std::uint32_t local) { return parts_[carried * size() + local]; }
 
   void PrepareFrame(FrameKind kind, std::uint32_t bucket);

@@ -106,7 +106,7 @@ std::string NodeShare::Faults() const {
   std::string text;
   for (const Peer& peer : peers_) {
     if (peer.fault.empty()) continue;
-    text += (text.empty() ? "" : "; ") + ("position " + std::to_string(peer.position.value)) + ": " + peer.fault;
+    text += (text.empty() ? "" : "; ") + ("rank " + std::to_string(peer.rank.value)) + ": " + peer.fault;
   }
   return text;
 }

@@ -18,6 +18,7 @@ class NodeShare {
  public:
   struct Peer {
     Position position;
+    Rank rank;                   // for people
     std::string endpoint;        // empty: it shares nothing
     Mapping inputs;              // its own; empty: its numbers come in frames
     bool maps_inputs = false;    // it has mapped ours
@@ -42,7 +43,7 @@ class NodeShare {
   bool shares_result() const { return shares_result_; }
   // When `done` ran every input was mapped here, and the results are the node's. Any thread from then on.
   bool complete() const { return complete_; }
-  // "position 1: connection refused", for people; empty if all share everything.
+  // "rank 1: connection refused", for people; empty if all share everything.
   std::string Faults() const;
 
  private:

@@ -113,7 +113,8 @@ class OwnersExchange final : public Exchange {
         const OwnerRef owner = tables_->owner(u);
         text += (text.empty() ? "" : ", ") + ("slab " + std::to_string(u)) + " (" +
                 tables_->layout.tensors[tables_->layout.slabs[u].tensor].name + ") from " +
-                (owner.role == Role::kServer ? "server " : "rank ") + std::to_string(owner.index);
+                (owner.role == Role::kServer ? "server " + std::to_string(owner.index)
+                                             : NameOf(options_.speaker, u, Position(owner.index)));
       }
     }
     return count == 0 ? "" : std::to_string(count) + " replies missing: " + text + (count > items ? ", …" : "");

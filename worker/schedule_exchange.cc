@@ -102,7 +102,8 @@ class ScheduleExchange final : public Exchange {
     const FrameState& state = states_[f];
     if (std::find(program.begin() + static_cast<std::ptrdiff_t>(state.at), program.end(), awaited) == program.end()) {
       return Corrupt("unexpected " + std::string(op == StepOp::kReceiveAdd ? "partial" : "total") + " of slab " +
-                     std::to_string(header.slabs.front()) + " from position " + std::to_string(header.position));
+                     std::to_string(header.slabs.front()) + " from " +
+                     NameOf(options_.speaker, header.slabs.front(), Position(header.position)));
     }
     if (state.started && state.at < program.size() && program[state.at] == awaited) {
       TALLY_RETURN_IF_ERROR(Consume(f, frame));
@@ -133,7 +134,8 @@ class ScheduleExchange final : public Exchange {
       const ScheduleStep& step = program[states_[f].at];
       const bool receives = step.op == StepOp::kReceiveAdd || step.op == StepOp::kReceiveTotal;
       text += (text.empty() ? "" : ", ") + ("slab " + std::to_string(plan_->frames[f].slabs.front())) +
-              (receives ? " from rank " + std::to_string(step.peer.value) : std::string(" waits for credit"));
+              (receives ? " from " + NameOf(options_.speaker, plan_->frames[f].slabs.front(), step.peer)
+                        : std::string(" waits for credit"));
     }
     return count == 0 ? "" : std::to_string(count) + " frames unfinished: " + text + (count > items ? ", …" : "");
   }

@@ -9,6 +9,7 @@
 #include <memory>
 #include <set>
 
+#include "common/schedule/topology.h"
 #include "common/transport/link.h"
 
 namespace tally {
@@ -104,6 +105,9 @@ void CheckTogether(const Config& config, bool own_server, const OriginOf& origin
   }
   if (config.link.credit_bytes < config.link.frame_bytes) {
     add("link.credit", "must be at least link.frame (" + origin("link.frame") + ")");
+  }
+  if (const Status path = CheckSwitchPath(config.topology.switch_path); !path.ok()) {
+    add("topology.switch", path.text());
   }
   if (!config.link.nic.empty() && config.link.rate_bits == 0) {
     add("link.nic", "an emulated NIC needs link.rate");

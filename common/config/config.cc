@@ -13,6 +13,7 @@
 #include "common/config/key_table.h"
 #include "common/config/launcher_variables.h"
 #include "common/config/toml_reader.h"
+#include "common/topology/switch_map.h"
 #include "common/utf8.h"
 
 namespace tally {
@@ -110,6 +111,9 @@ class Loader {
   }
 
   void FromLauncher() {
+    if (const std::string name = Lookup(sources_.environment, kSlurmNodeName); !name.empty()) {
+      Set("topology.host", name, kSlurmNodeName);
+    }
     for (const LauncherNames& names : kLaunchers) {
       const std::string rank = Lookup(sources_.environment, names.rank);
       const std::string size = Lookup(sources_.environment, names.size);
@@ -173,6 +177,11 @@ class Loader {
       config.aggregation.between = config.servers.addresses.empty() ? Mode::kRing : Mode::kPs;
     }
     if (config.coordinator.address.empty()) FindCoordinator();
+    if (config.topology.switch_path.empty() && config.topology.file.empty()) {
+      config.topology.switch_path = SwitchPathOfAddress(Lookup(sources_.environment, kSlurmAddress),
+                                                        Lookup(sources_.environment, kSlurmAddressPattern));
+      if (!config.topology.switch_path.empty()) Origin("topology.switch") = kSlurmAddress;
+    }
   }
 
   void FindCoordinator() {

@@ -18,6 +18,10 @@ inline constexpr std::array<LauncherNames, 4> kLaunchers = {{
     {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"},
     {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"},
 }};
+// What SLURM says of a host's place (common/topology/switch_map.h) and name.
+inline constexpr const char* kSlurmAddress = "SLURM_TOPOLOGY_ADDR";
+inline constexpr const char* kSlurmAddressPattern = "SLURM_TOPOLOGY_ADDR_PATTERN";
+inline constexpr const char* kSlurmNodeName = "SLURMD_NODENAME";
 inline constexpr const char* kMasterAddress = "MASTER_ADDR";
 inline constexpr const char* kMasterPort = "MASTER_PORT";
 

@@ -6,6 +6,19 @@
 #include <string>
 
 namespace tally {
+namespace {
+
+// FNV-1a, 32 bits, over each worker's node.
+std::uint32_t Digest(std::span<const Member* const> workers, std::span<const std::uint32_t> node_of) {
+  std::uint32_t hash = 0x811C9DC5u;
+  for (const Member* worker : workers) {
+    const std::uint32_t node = node_of[worker->position.value];
+    for (std::uint32_t shift = 0; shift < 32; shift += 8) hash = (hash ^ (node >> shift & 0xFF)) * 0x01000193u;
+  }
+  return hash | 1;
+}
+
+}  // namespace
 
 Nodes::Nodes(std::span<const Member> members) {
   std::vector<const Member*> workers;
@@ -24,6 +37,8 @@ Nodes::Nodes(std::span<const Member> members) {
     local_rank_[p] = static_cast<std::uint32_t>(nodes_[node].size());
     nodes_[node].push_back(Position(p));
   }
+  std::ranges::sort(workers, {}, [](const Member* m) { return m->index; });
+  digest_ = Digest(workers, node_of_);
   constexpr std::uint64_t kMaxLanes = 1u << 20;
   std::uint64_t lanes = 1;
   for (const auto& node : nodes_) {
@@ -34,15 +49,6 @@ Nodes::Nodes(std::span<const Member> members) {
     }
   }
   lanes_ = static_cast<std::uint32_t>(lanes);
-}
-
-// FNV-1a, 32 bits.
-std::uint32_t Nodes::digest() const {
-  std::uint32_t hash = 0x811C9DC5u;
-  for (const std::uint32_t node : node_of_) {
-    for (std::uint32_t shift = 0; shift < 32; shift += 8) hash = (hash ^ (node >> shift & 0xFF)) * 0x01000193u;
-  }
-  return hash | 1;
 }
 
 }  // namespace tally

@@ -29,8 +29,8 @@ class Nodes {
   // Who stands there for a position of such an exchange.
   Position worker_at(std::uint32_t slab, Position p) const { return shared() ? carrier(slab, p.value) : p; }
 
-  // Of which positions share a node; never 0.
-  std::uint32_t digest() const;
+  // Of which ranks are on which node; never 0. It tells who carries what, as ranks of a node stand in their order.
+  std::uint32_t digest() const { return digest_; }
   // Place among the positions of its node.
   std::uint32_t local_rank(Position position) const { return local_rank_[position.value]; }
 
@@ -49,6 +49,7 @@ class Nodes {
   std::vector<std::vector<Position>> nodes_;
   std::vector<std::uint32_t> node_of_, local_rank_;
   std::uint32_t lanes_ = 1;  // least common multiple of all L_m
+  std::uint32_t digest_ = 1;
 };
 
 }  // namespace tally

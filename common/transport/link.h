@@ -26,7 +26,7 @@ struct LinkIdentity {
   EpochId epoch;
   std::uint64_t incarnation = 0;
   Role role = Role::kWorker;
-  std::uint32_t index = 0;   // position of a worker, index of a server; on control links a rank or server index
+  std::uint32_t index = 0;   // a rank or server index
   bool control = false;      // carries control messages, is never paced
 };
 

@@ -8,9 +8,9 @@ std::string DescribeCollective(const CollectiveShape& shape) {
          " " + std::string(DTypeName(shape.dtype)) + " elements";
 }
 
-Status CollectiveMismatch(Position one, const CollectiveShape& ones, Position other, const CollectiveShape& others) {
+Status CollectiveMismatch(Rank one, const CollectiveShape& ones, Rank other, const CollectiveShape& others) {
   const bool same_call = ones.call == others.call;
-  const auto asked = [same_call](Position rank, const CollectiveShape& shape) {
+  const auto asked = [same_call](Rank rank, const CollectiveShape& shape) {
     return "rank " + std::to_string(rank.value) + (same_call ? "" : " in call " + std::to_string(shape.call)) +
            " asks for " + DescribeCollective(shape);
   };
@@ -18,7 +18,7 @@ Status CollectiveMismatch(Position one, const CollectiveShape& ones, Position ot
                   "; all ranks make the same calls in the same order");
 }
 
-Status CollectiveCalls::Note(Position rank, const CollectiveShape& shape) {
+Status CollectiveCalls::Note(Rank rank, const CollectiveShape& shape) {
   if (shape.call == 0) return Status::Ok();
   Call& known = recent_[shape.call % recent_.size()];
   if (known.shape.call < shape.call) known = {shape, rank};

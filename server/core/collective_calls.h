@@ -13,7 +13,7 @@
 namespace tally {
 
 // kMismatch for a call that two ranks make differently, both shapes named.
-Status CollectiveMismatch(Position one, const CollectiveShape& ones, Position other, const CollectiveShape& others);
+Status CollectiveMismatch(Rank one, const CollectiveShape& ones, Rank other, const CollectiveShape& others);
 
 // "the sum of 100 fp32 elements".
 std::string DescribeCollective(const CollectiveShape& shape);
@@ -22,12 +22,12 @@ class CollectiveCalls {
  public:
   // `shape.call` of a rank: its own or one that a frame brought; 0 (no collective) and calls that are long over pass.
   // Errors: kMismatch naming the call, both ranks and both shapes.
-  Status Note(Position rank, const CollectiveShape& shape);
+  Status Note(Rank rank, const CollectiveShape& shape);
 
  private:
   struct Call {
     CollectiveShape shape;
-    Position rank;  // who named it first
+    Rank rank;  // who named it first
   };
   std::array<Call, 4> recent_{};  // no rank is more than two calls ahead of another
 };

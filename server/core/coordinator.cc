@@ -32,11 +32,11 @@ Member MakeMember(const JoinMessage& join) {
   Member member;
   member.role = join.role;
   member.index = join.index;
-  if (join.role == Role::kWorker) member.position = Position{join.index};
   member.incarnation = join.incarnation;
   member.host = join.host;
   member.node = join.node;
   member.nic_bytes_per_s = join.nic_bytes_per_s;
+  member.switch_path = join.switch_path;
   member.pid = join.pid;
   member.endpoints = join.endpoints;
   return member;

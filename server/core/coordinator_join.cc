@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/schedule/nodes.h"
+#include "common/schedule/topology.h"
 #include "compress/codec.h"
 #include "server/core/coordinator_state.h"
 
@@ -148,6 +149,14 @@ void Coordinator::Impl::CompleteWorld() {
     message.members.push_back(MakeMember(peer.join));
     peer.wait.reset();
   });
+  // Neighbours share a node, then a switch; a launcher may have dealt ranks out in any other order.
+  std::vector<Placed> places;
+  for (const Seat& seat : job->seats) places.push_back({seat.peer->join.node, seat.peer->join.switch_path});
+  const std::vector<std::uint32_t> order = OrderPositions(places);
+  for (std::uint32_t p = 0; p < order.size(); ++p) message.members[order[p]].position = Position(p);
+  Result<Positions> positions = Positions::Make(message.members);
+  TALLY_CHECK(positions.ok(), positions.status().text());
+  job->positions = std::move(positions).value();
   job->nodes = Nodes(message.members).count();
   job->complete = true;
   phase = Phase::kRunning;

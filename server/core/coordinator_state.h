@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "server/core/coordinator.h"
+#include "server/core/positions.h"
 
 namespace tally {
 namespace coordination {
@@ -55,6 +56,7 @@ struct Job {
   bool complete = false;
   std::vector<Seat> seats;
   std::uint32_t nodes = 1;  // once complete
+  Positions positions;      // once complete
   std::vector<std::optional<DeclareMessage>> declared;
   std::vector<Group> groups;
   CoordinatorOptions::Advice advice;  // on auto_codecs, if that is wanted and not there yet
@@ -65,7 +67,7 @@ struct Job {
 
 // "rank 2 (hostA, pid 17)".
 std::string Who(const JoinMessage& join);
-Member MakeMember(const JoinMessage& join);
+Member MakeMember(const JoinMessage& join);  // without a position
 std::string Seconds(Nanos time);  // "1.5 s"
 
 }  // namespace coordination

@@ -44,12 +44,16 @@ std::optional<Placement> Coordinator::Impl::PlaceJob() {
   std::vector<JoinMessage> workers, of_servers;
   const Result<ModeExpansion> mode = ExpandMode(job->config);
   std::set<std::string> nodes;
-  ForEachMember([&](const Peer& peer) {
-    if (peer.join.role == Role::kServer) {
-      of_servers.push_back(peer.join);
-    } else if (!mode.ok() || !mode->node_stages || peer.join.node.empty() || nodes.insert(peer.join.node).second) {
-      workers.push_back(peer.join);  // with node stages the first of a node stands for all
+  for (const Rank rank : job->positions.ranks()) {
+    const std::optional<Peer>& peer = job->seats[rank.value].peer;
+    if (!peer.has_value()) return std::nullopt;  // it has left: no step will end, and nobody's share matters
+    const std::string& node = peer->join.node;
+    if (!mode.ok() || !mode->node_stages || node.empty() || nodes.insert(node).second) {
+      workers.push_back(peer->join);  // with node stages the first of a node stands for all
     }
+  }
+  ForEachMember([&](const Peer& peer) {
+    if (peer.join.role == Role::kServer) of_servers.push_back(peer.join);
   });
   return PlaceMembers(workers, of_servers);
 }
@@ -69,7 +73,7 @@ void Coordinator::Impl::PublishGroup(TimePoint now) {
 
   if (job->advice) job->auto_codecs = std::exchange(job->advice, nullptr)();
   PlanNotes notes;
-  Result<LayoutMessage> planned = PlanGroup(declarations, job->config, {job->auto_codecs, PlaceJob(), job->nodes}, &notes);
+  Result<LayoutMessage> planned = PlanGroup(declarations, job->config, {job->auto_codecs, PlaceJob(), job->nodes, job->positions}, &notes);
   if (!planned.ok()) return FailJob(Failure(planned.status()), 0, now);
   if (options.on_plan) options.on_plan(notes);
 

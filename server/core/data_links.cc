@@ -156,18 +156,22 @@ Status DataLinks::OnHello(const LinkIdentity& peer) {
   if (!admitting_ || peer.epoch > epoch_.epoch) return Unavailable("not ready: the job's members are not known here yet");
   if (peer.job_hash != epoch_.job_hash) return Unavailable("not ready: another job runs here");
   const auto member = std::find_if(epoch_.members.begin(), epoch_.members.end(), [&](const Member& m) {
-    return m.role == peer.role && (m.role == Role::kServer ? m.index : m.position.value) == peer.index;
+    return m.role == peer.role && m.index == peer.index;
   });
   if (member == epoch_.members.end() || member->incarnation != peer.incarnation) {
     return Mismatch("not a member of epoch " + std::to_string(epoch_.epoch.value) + ": " +
-                    (peer.role == Role::kServer ? "server " : "position ") + std::to_string(peer.index));
+                    (peer.role == Role::kServer ? "server " : "rank ") + std::to_string(peer.index));
   }
   return Status::Ok();
 }
 
 void DataLinks::OnAccepted(std::unique_ptr<Link> link) {
-  const OwnerRef peer{link->peer().role, link->peer().index};
-  Add(peer, std::move(link));
+  const LinkIdentity& peer = link->peer();
+  const auto member = std::ranges::find_if(epoch_.members, [&peer](const Member& m) {
+    return m.role == peer.role && m.index == peer.index;
+  });
+  if (member == epoch_.members.end()) return;  // the hello was of a member
+  Add({peer.role, peer.role == Role::kServer ? peer.index : member->position.value}, std::move(link));
 }
 
 void DataLinks::OnRejected(const Status& why) { rejections_.Note(why, loop_->Now()); }
@@ -179,6 +183,13 @@ std::string DescribeOwner(OwnerRef owner, const std::vector<Member>& members) {
     }
   }
   return (owner.role == Role::kServer ? "server " : "position ") + std::to_string(owner.index);
+}
+
+std::string DescribeMember(Role role, std::uint32_t index, const std::vector<Member>& members) {
+  for (const Member& m : members) {
+    if (m.role == role && m.index == index) return Describe(m);
+  }
+  return (role == Role::kServer ? "server " : "rank ") + std::to_string(index);
 }
 
 }  // namespace tally

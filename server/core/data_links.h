@@ -88,7 +88,9 @@ class DataLinks final : public Acceptor {
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 
-// "rank 2" for a worker's position p when positions follow ranks; "server 1".
+// "rank 2 (hostA, pid 4711)" for the worker at a position, "server 1 (hostB, pid 12)".
 std::string DescribeOwner(OwnerRef owner, const std::vector<Member>& members);
+// The same of a rank or server index.
+std::string DescribeMember(Role role, std::uint32_t index, const std::vector<Member>& members);
 
 }  // namespace tally

@@ -209,16 +209,19 @@ Status Choose(const LayoutMessage& message, const Config& job, const PlanBasis& 
   return Status::Ok();
 }
 
-// "server 0 40 %, worker 0 30 %, …", the first few.
-std::string Show(std::span<const Share> shares) {
+// "server 0 40 %, rank 0 30 %, …", the first few; with node stages "node 0 30 %".
+std::string Show(std::span<const Share> shares, const Positions& positions, bool nodes) {
   double sum = 0;
   for (const Share& share : shares) sum += share.share;
   std::string text;
   for (std::size_t i = 0; i < shares.size() && i < kMaxSharesShown; ++i) {
     char percent[32];
     std::snprintf(percent, sizeof percent, " %.4g %%", 100 * shares[i].share / sum);
-    text += (i == 0 ? "" : ", ") + std::string(shares[i].owner.role == Role::kServer ? "server " : "worker ") +
-            std::to_string(shares[i].owner.index) + percent;
+    const OwnerRef owner = shares[i].owner;
+    const bool worker = owner.role == Role::kWorker && !nodes;
+    const std::uint32_t number = worker ? positions.rank(Position(owner.index)).value : owner.index;
+    text += (i == 0 ? "" : ", ") + std::string(owner.role == Role::kServer ? "server " : nodes ? "node " : "rank ") +
+            std::to_string(number) + percent;
   }
   return shares.size() > kMaxSharesShown ? text + " and " + std::to_string(shares.size() - kMaxSharesShown) + " more"
                                          : text;
@@ -234,7 +237,7 @@ void AssignStages(const Travel& travel, const ModeExpansion& mode, std::uint32_t
     shares = std::move(table.shares);
     notes->bytes_s = table.seconds;
   }
-  if (!schedule) notes->shares = Show(shares);
+  if (!schedule) notes->shares = Show(shares, basis.positions, mode.node_stages);
   for (const Share& share : shares) message->owner_list.push_back(share.owner);
   for (const WireLayout& stage : travel.stages) {
     if (!stage.renumbered) continue;

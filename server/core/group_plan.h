@@ -11,6 +11,7 @@
 #include "common/schedule/shares.h"
 #include "common/status.h"
 #include "compress/advisor.h"
+#include "server/core/positions.h"
 
 namespace tally {
 
@@ -20,12 +21,13 @@ struct PlanBasis {
   std::optional<Placement> placement;  // none: the job stays on one machine, shares are equal. With node stages its
                                        // workers are nodes
   std::uint32_t nodes = 1;             // that the workers are on
+  Positions positions;                 // whose ranks notes name
 };
 
 // What was decided, for the log.
 struct PlanNotes {
   std::string group, exchange;  // "owners on servers and workers", "schedule ring"
-  std::string shares;           // "server 0 40 %, worker 0 30 %, …"; empty for a schedule
+  std::string shares;           // "server 0 40 %, rank 0 30 %, …"; empty for a schedule
   double bytes_s = 0;           // time of the busiest NIC; 0 on one machine
   std::string reason;           // of mode auto and schedule auto: what each way would take
 };

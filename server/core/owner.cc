@@ -538,7 +538,7 @@ std::string Owner::Missing(std::size_t max_items) const {
     if (!text.empty()) text += "; ";
     const OwnedSlab& owned = impl_->owned_[local];
     text += "slab " + Number(owned.number) + " (" + impl_->layout_.tensors[owned.slab.tensor].name +
-            ") misses positions ";
+            ") misses ranks ";
     std::size_t listed = 0;
     for (std::uint32_t p = 0; p < impl_->options_.workers; ++p) {
       if (impl_->Arrived(local, p)) continue;
@@ -546,7 +546,7 @@ std::string Owner::Missing(std::size_t max_items) const {
         text += ", ...";
         break;
       }
-      text += (listed++ == 0 ? "" : ", ") + Number(p);
+      text += (listed++ == 0 ? "" : ", ") + Number(impl_->options_.speaker ? impl_->options_.speaker(owned.number, Position(p)).value : p);
     }
   }
   if (items > max_items) text += "; and " + Number(items - max_items) + " more slabs";

@@ -19,6 +19,7 @@
 #include "common/status.h"
 #include "common/transport/link.h"
 #include "compress/codec.h"
+#include "server/core/positions.h"
 
 namespace tally {
 
@@ -31,6 +32,7 @@ struct OwnerOptions {
   Role role = Role::kServer;   // of this owner; goes into reply headers with `index`
   std::uint32_t index = 0;
   std::uint32_t workers = 1;   // N
+  SpeakerOf speaker{};         // whom errors name
   bool deterministic = true;
   bool error_feedback = true;  // residual of lossy replies
   std::uint64_t seed = 1;
@@ -74,7 +76,7 @@ class Owner {
   // Also understood from the flags of the first frame of step + 1. Repeats are harmless: false, nothing done.
   bool OnVerdict(StepId step, bool commit);
 
-  // What unfinished slabs of the current step wait for: "slab 17 (fc1.weight) misses positions 2, 3"; empty if nothing.
+  // What unfinished slabs of the current step wait for: "slab 17 (fc1.weight) misses ranks 2, 3"; empty if nothing.
   std::string Missing(std::size_t max_items) const;
 
   struct Stats {

@@ -61,6 +61,7 @@ Status OwnerHost::AddGroup(std::shared_ptr<const GroupTables> tables, const Conf
   }
   owned_bytes_ += needed;
   OwnerOptions& owner = hosted.options;
+  owner.speaker = options_.speaker;
   owner.job_hash = options_.job_hash;
   owner.epoch = message.epoch;
   owner.group = message.group;

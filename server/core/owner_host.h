@@ -15,6 +15,7 @@
 #include "common/transport/link.h"
 #include "server/core/group_tables.h"
 #include "server/core/owner.h"
+#include "server/core/positions.h"
 
 namespace tally {
 
@@ -29,6 +30,7 @@ class OwnerHost {
     // Whether this member carries the slab, where the owner of the table is a node and several members stand for it.
     // Unset: it owns what the table says.
     std::function<bool(std::uint32_t slab)> carries;
+    SpeakerOf speaker;                       // whom errors name
     std::uint64_t memory_cap_bytes = 0;  // 0 = none
     // Sends a reply to a remote position; `slab` picks among several links.
     std::function<void(Position, std::uint32_t slab, const FrameHeader&, std::span<const std::byte>, BufferRef)> send;
@@ -50,7 +52,7 @@ class OwnerHost {
   Status OnPush(Frame& frame);
   void OnVerdict(const VerdictMessage& verdict);
 
-  // "group default: slab 17 … misses positions 2"; empty if nothing is waited for.
+  // "group default: slab 17 … misses ranks 2"; empty if nothing is waited for.
   std::string Missing() const;
   Owner::Stats stats() const;
   double ResidualL1() const;

@@ -97,13 +97,13 @@ TEST(GoldenControl, EveryMessage) {
   const FailureMessage failure{StatusKind::kPeerLost, "rank 1 went silent", true, Role::kWorker, 1};
   ExpectPinnedControl("control_join", JoinMessage{1, "0.1.0", Role::kWorker, 2, 4, "resnet", 77, "hostA", "node-1",
                                                   4711, {"tcp://10.0.0.1:4711"}, 0xDEADBEEF, "[job]\n", 1.25e9,
-                                                  "eth0"});
+                                                  "eth0", "spine1/leaf3"});
   ExpectPinnedControl("control_refused", RefusedMessage{failure});
   ExpectPinnedControl("control_waiting", WaitingMessage{"for rank 3"});
   ExpectPinnedControl("control_epoch",
                       EpochMessage{EpochId{5}, 123, "resnet",
                                    {{Role::kServer, 0, Position{0}, 1, "hostA", "a", 10, {"tcp://127.0.0.1:1"}, 3e9},
-                                    {Role::kWorker, 3, Position{2}, 8, "hostB", "b", 11, {}}},
+                                    {Role::kWorker, 3, Position{2}, 8, "hostB", "b", 11, {}, 0, "s/l2"}},
                                    "[job]\n"});
   ExpectPinnedControl("control_declare", DeclareMessage{"model", tensors, {{"fc1.bias", "fc1.weight"}}, StepId{70}});
   LayoutMessage layout;

@@ -225,6 +225,23 @@ TEST(Control, TextForPeopleLosesWhatCannotBePrinted) {
   EXPECT_FALSE(DecodeControl(EncodeControl(LeaveMessage{std::string(70000, 'x')})).ok());
 }
 
+TEST(Control, SwitchPathsAreNamesFromTheTopDown) {
+  for (const auto& [path, good] : std::vector<std::pair<std::string, bool>>{
+           {"", true}, {"spine1/leaf3", true}, {"a//b", false}, {"/a", false}, {"a b", false}, {"a\nb", false},
+           {std::string(200, 'a'), false}}) {
+    JoinMessage join;
+    join.switch_path = path;
+    const Result<ControlMessage> joined = DecodeControl(EncodeControl(join));
+    EXPECT_EQ(joined.ok(), good) << path;
+    if (joined.ok()) {
+      EXPECT_EQ(std::get<JoinMessage>(*joined).switch_path, path);
+    }
+    EpochMessage epoch;
+    epoch.members.emplace_back().switch_path = path;
+    EXPECT_EQ(DecodeControl(EncodeControl(epoch)).ok(), good) << path;
+  }
+}
+
 TEST(Control, DescribesAMember) {
   EXPECT_EQ(Describe({Role::kWorker, 2, Position{0}, 0, "hostA", "", 4711, {}}), "rank 2 (hostA, pid 4711)");
   EXPECT_EQ(Describe({Role::kServer, 0, Position{0}, 0, "hostB", "", 12, {}}), "server 0 (hostB, pid 12)");

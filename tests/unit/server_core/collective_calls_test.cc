@@ -12,10 +12,10 @@ CollectiveShape Sum(std::uint64_t call, std::uint64_t elements) {
 TEST(CollectiveCalls, EqualCallsPassWhoeverIsAhead) {
   CollectiveCalls calls;
   for (std::uint64_t call = 1; call < 20; ++call) {
-    EXPECT_TRUE(calls.Note(Position(1), Sum(call, 10 * call)).ok());
-    EXPECT_TRUE(calls.Note(Position(1), Sum(call + 1, 10 * (call + 1))).ok());
-    EXPECT_TRUE(calls.Note(Position(0), Sum(call, 10 * call)).ok());
-    EXPECT_TRUE(calls.Note(Position(0), Sum(call, 10 * call)).ok());
+    EXPECT_TRUE(calls.Note(Rank(1), Sum(call, 10 * call)).ok());
+    EXPECT_TRUE(calls.Note(Rank(1), Sum(call + 1, 10 * (call + 1))).ok());
+    EXPECT_TRUE(calls.Note(Rank(0), Sum(call, 10 * call)).ok());
+    EXPECT_TRUE(calls.Note(Rank(0), Sum(call, 10 * call)).ok());
   }
 }
 
@@ -23,8 +23,8 @@ TEST(CollectiveCalls, AnyDifferenceIsNamedWithBothRanks) {
   for (const CollectiveShape& other : {Sum(3, 11), CollectiveShape{10, DType::kFloat16, ReduceOp::kSum, 3},
                                        CollectiveShape{10, DType::kFloat32, ReduceOp::kMean, 3}}) {
     CollectiveCalls calls;
-    ASSERT_TRUE(calls.Note(Position(2), Sum(3, 10)).ok());
-    const Status status = calls.Note(Position(5), other);
+    ASSERT_TRUE(calls.Note(Rank(2), Sum(3, 10)).ok());
+    const Status status = calls.Note(Rank(5), other);
     EXPECT_EQ(status.kind(), StatusKind::kMismatch);
     for (const char* named : {"call 3", "rank 2", "rank 5", "10"}) {
       EXPECT_NE(status.text().find(named), std::string::npos) << named << " in: " << status.text();
@@ -34,11 +34,11 @@ TEST(CollectiveCalls, AnyDifferenceIsNamedWithBothRanks) {
 
 TEST(CollectiveCalls, FramesOfGroupsAndOfCallsLongOverPass) {
   CollectiveCalls calls;
-  ASSERT_TRUE(calls.Note(Position(0), Sum(1, 10)).ok());
-  ASSERT_TRUE(calls.Note(Position(0), Sum(5, 50)).ok());  // takes the place of call 1
-  EXPECT_TRUE(calls.Note(Position(1), Sum(1, 99)).ok());
-  EXPECT_TRUE(calls.Note(Position(1), {}).ok());
-  EXPECT_FALSE(calls.Note(Position(1), Sum(5, 51)).ok());
+  ASSERT_TRUE(calls.Note(Rank(0), Sum(1, 10)).ok());
+  ASSERT_TRUE(calls.Note(Rank(0), Sum(5, 50)).ok());  // takes the place of call 1
+  EXPECT_TRUE(calls.Note(Rank(1), Sum(1, 99)).ok());
+  EXPECT_TRUE(calls.Note(Rank(1), {}).ok());
+  EXPECT_FALSE(calls.Note(Rank(1), Sum(5, 51)).ok());
 }
 
 }  // namespace

@@ -61,7 +61,7 @@ TEST(GroupPlan, WithoutNicsSharesAreEqual) {
   for (const auto& [owner, part] : Owned(layout, 4)) EXPECT_NEAR(part, 1.0 / 6, 0.01) << owner.index;
   EXPECT_EQ(layout.owner_list.size(), 6U);
   EXPECT_EQ(notes.bytes_s, 0);
-  EXPECT_THAT(notes.shares, HasSubstr("server 0 16.67 %, server 1 16.67 %, worker 0 16.67 %"));
+  EXPECT_THAT(notes.shares, HasSubstr("server 0 16.67 %, server 1 16.67 %, rank 0 16.67 %"));
   EXPECT_EQ(notes.exchange, "owners on servers and workers");
 }
 

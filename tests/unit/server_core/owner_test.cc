@@ -294,13 +294,13 @@ TEST(OwnerTest, SaysWhatIsMissing) {
   EXPECT_EQ(world.owner->Missing(3), "") << "nobody waits yet";
   ASSERT_TRUE(world.Send(world.Push(1, world.all, IntegerValue)).ok());
   ASSERT_TRUE(world.Send(world.Push(3, world.all, IntegerValue)).ok());
-  EXPECT_EQ(world.owner->Missing(1), "slab 0 (fc1.weight) misses positions 0, ...; and " +
+  EXPECT_EQ(world.owner->Missing(1), "slab 0 (fc1.weight) misses ranks 0, ...; and " +
                                          std::to_string(world.all.size() - 1) + " more slabs");
   ASSERT_TRUE(world.Send(world.Push(0, world.all, IntegerValue)).ok());
   std::vector<std::uint32_t> most = world.all;
   most.pop_back();
   ASSERT_TRUE(world.Send(world.Push(2, most, IntegerValue)).ok());
-  EXPECT_EQ(world.owner->Missing(3), "slab " + std::to_string(world.all.back()) + " (fc2.weight) misses positions 2");
+  EXPECT_EQ(world.owner->Missing(3), "slab " + std::to_string(world.all.back()) + " (fc2.weight) misses ranks 2");
   ASSERT_TRUE(world.Send(world.Push(2, {world.all.back()}, IntegerValue)).ok());
   EXPECT_EQ(world.owner->Missing(3), "");
 }
