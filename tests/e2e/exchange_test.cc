@@ -21,8 +21,8 @@ struct Way {
   std::uint32_t nodes = 0;
   bool own_nics = false;   // each worker has a NIC, rank 1's of a third of the speed; the servers share one
 
-  ClusterOptions Options(std::uint32_t workers) const {
-    ClusterOptions options{workers, servers, settings, {}, nodes};
+  ClusterOptions Options(std::uint32_t workers, bool dealt) const {
+    ClusterOptions options{workers, servers, settings, {}, nodes, dealt};
     if (own_nics) {
       options.rank_settings = [](std::uint32_t rank) {
         return std::vector<std::string>{"topology.node=node" + std::to_string(rank),
@@ -88,11 +88,11 @@ bool SameBits(std::span<const float> a, std::span<const float> b) {
   return std::ranges::equal(std::as_bytes(a), std::as_bytes(b));
 }
 
-class EveryWay : public testing::TestWithParam<std::tuple<std::size_t, std::uint32_t>> {
+class EveryWay : public testing::TestWithParam<std::tuple<std::size_t, std::uint32_t, bool>> {
  protected:
   ClusterOptions Options() const {
-    const auto [way, workers] = GetParam();
-    return Ways()[way].Options(workers);
+    const auto [way, workers, dealt] = GetParam();
+    return Ways()[way].Options(workers, dealt);
   }
 };
 
@@ -209,12 +209,18 @@ TEST_P(EveryWay, ALargeBucketOfAStragglersJob) {
   EXPECT_EQ(Failures(statuses), "");
 }
 
+std::string NameOfWay(const testing::TestParamInfo<EveryWay::ParamType>& parameter) {
+  return std::string(Ways()[std::get<0>(parameter.param)].name) + "_" + std::to_string(std::get<1>(parameter.param));
+}
 INSTANTIATE_TEST_SUITE_P(Ways, EveryWay,
-                         testing::Combine(testing::Range(std::size_t{0}, Ways().size()), testing::Values(1U, 2U, 3U, 4U, 7U)),
-                         [](const auto& parameter) {
-                           return std::string(Ways()[std::get<0>(parameter.param)].name) + "_" +
-                                  std::to_string(std::get<1>(parameter.param));
-                         });
+                         testing::Combine(testing::Range(std::size_t{0}, Ways().size()), testing::Values(1U, 2U, 3U, 4U, 7U),
+                                          testing::Values(false)),
+                         NameOfWay);
+// Ranks dealt over nodes and switches: positions are others.
+INSTANTIATE_TEST_SUITE_P(Dealt, EveryWay,
+                         testing::Combine(testing::Range(std::size_t{0}, Ways().size()), testing::Values(2U, 3U, 4U, 7U),
+                                          testing::Values(true)),
+                         NameOfWay);
 
 // One of a node's processes shares no memory, be it the one that would make the results' or another.
 TEST(Exchange, OneWithoutSharedMemoryGetsTheSameSumsInFrames) {
@@ -253,12 +259,12 @@ TEST(Exchange, OneWithoutSharedMemoryGetsTheSameSumsInFrames) {
 }
 
 // Sums whose bits depend on the order of addition: every way must give the same ones, to all ranks, but for schedules
-// with an order of their own, which must give theirs each time.
+// with an order of their own, which must give theirs each time. Other positions are another order.
 TEST(Exchange, PsDirectHybridAndRingGiveTheSameBitsAndOtherSchedulesTheirOwn) {
   constexpr std::uint32_t kWorkers = 4;
   constexpr std::size_t kElements = 150001;
-  const auto run = [](const Way& way) {
-    TestCluster cluster(way.Options(kWorkers));
+  const auto run = [](const Way& way, bool dealt) {
+    TestCluster cluster(way.Options(kWorkers, dealt));
     std::vector<std::vector<float>> results(kWorkers);
     const auto statuses = cluster.Run([&](Client& client, std::uint32_t rank) -> Status {
       const TensorSpec tensor{"w", ElementCount(kElements), DType::kFloat32};
@@ -277,12 +283,16 @@ TEST(Exchange, PsDirectHybridAndRingGiveTheSameBitsAndOtherSchedulesTheirOwn) {
     for (const std::vector<float>& result : results) EXPECT_TRUE(SameBits(result, results[0])) << way.name;
     return results[0];
   };
-  const std::vector<float> in_ring_order = run(Ways().front());
+  const std::vector<float> by_rank = run(Ways().front(), false), by_position = run(Ways().front(), true);
+  EXPECT_FALSE(SameBits(by_rank, by_position));
   for (const Way& way : Ways()) {
-    const std::vector<float> result = run(way);
-    EXPECT_EQ(SameBits(result, in_ring_order), way.ring_order) << way.name;
-    if (!way.ring_order) {
-      EXPECT_TRUE(SameBits(result, run(way))) << way.name;
+    for (const bool dealt : {false, true}) {
+      if (dealt && way.own_nics) continue;  // each rank on a node of its own: other positions again
+      const std::vector<float> result = run(way, dealt);
+      EXPECT_EQ(SameBits(result, dealt ? by_position : by_rank), way.ring_order) << way.name;
+      if (!way.ring_order) {
+        EXPECT_TRUE(SameBits(result, run(way, dealt))) << way.name;
+      }
     }
   }
 }

@@ -26,14 +26,20 @@ using cli::LocalJobOptions;
 constexpr std::chrono::seconds Patience(int seconds) { return std::chrono::seconds(seconds * kSlowdown); }
 
 struct Job {
+  // `dealt`: over two nodes, so that of three workers ranks 1 and 2 have each other's position.
   explicit Job(std::uint32_t workers, std::uint32_t servers, int steps, std::vector<std::string> settings = {},
-               bool calls = false) {
+               bool calls = false, bool dealt = false) {
     LocalJobOptions options;
     options.workers = workers;
     options.servers = servers;
     options.server_program = TALLY_SERVER_PROGRAM;
     options.worker_command = {TALLY_STEP_WORKER, std::to_string(steps), "2"};
     if (calls) options.worker_command.push_back("calls");
+    if (dealt) {
+      const std::vector<std::string> shell = {"/bin/sh", "-c",
+                                              "TALLY_TOPOLOGY_NODE=n$((RANK % 2)); export TALLY_TOPOLOGY_NODE; exec \"$0\" \"$@\""};
+      options.worker_command.insert(options.worker_command.begin(), shell.begin(), shell.end());
+    }
     options.overrides = {"membership.heartbeat=250ms", "membership.dead=" + Seconds(3), "step.timeout=" + Seconds(20),
                          "membership.join_timeout=" + Seconds(20),
                          servers > 0 ? "aggregation.mode=ps" : "aggregation.mode=ring"};
@@ -65,7 +71,7 @@ struct Job {
 };
 
 // Servers, victim (-1: a server), what workers do.
-enum class Doing { kSteps, kNodeSteps, kNodeCalls };
+enum class Doing { kSteps, kNodeSteps, kNodeCalls, kDealtSteps, kDealtNodeSteps };
 class Kill : public testing::TestWithParam<std::tuple<std::uint32_t, int, Doing>> {};
 
 TEST_P(Kill, EndsTheJobEverywhereNamingTheDead) {
@@ -75,8 +81,9 @@ TEST_P(Kill, EndsTheJobEverywhereNamingTheDead) {
   RecordProperty("seed", std::to_string(seed));
   std::mt19937 random(seed);
   std::vector<std::string> settings;
-  if (doing != Doing::kSteps) settings.push_back("aggregation.mode=hierarchical");
-  Job job(3, servers, 100000, settings, doing == Doing::kNodeCalls);
+  const bool dealt = doing == Doing::kDealtSteps || doing == Doing::kDealtNodeSteps;
+  if (doing != Doing::kSteps && doing != Doing::kDealtSteps) settings.push_back("aggregation.mode=hierarchical");
+  Job job(3, servers, 100000, settings, doing == Doing::kNodeCalls, dealt);
   if (const Status started = job.job->Start(); !started.ok()) FAIL() << started.text();
   const std::size_t dead = victim < 0 ? job.job->server_process(servers - 1)
                                       : job.job->worker_process(static_cast<std::uint32_t>(victim));
@@ -90,15 +97,19 @@ TEST_P(Kill, EndsTheJobEverywhereNamingTheDead) {
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - killed;
   ASSERT_TRUE(job.AllWorkersEnded()) << "seed " << seed;
   EXPECT_LT(took.count(), 10 * kSlowdown) << "the bound is 3 s (membership.dead), doubled and more for a busy machine";
-  const std::string name = victim < 0 ? "server " + std::to_string(servers - 1) : "rank " + std::to_string(victim);
+  std::string name = victim < 0 ? "server " + std::to_string(servers - 1) : "rank " + std::to_string(victim);
+  name += " (";  // host and process follow
   for (std::uint32_t rank = 0; rank < 3; ++rank) {
     const std::size_t process = job.job->worker_process(rank);
     if (process == dead) continue;
     const cli::ProcessState& state = job.job->launcher().process(process);
     EXPECT_EQ(state.exit_code, 4) << state.Describe() << "\n" << job.text[process];
     EXPECT_EQ(state.signal, 0) << state.Describe();
-    EXPECT_NE(job.text[process].find(name), std::string::npos)
-        << "rank " << rank << ":\n" << job.text[process];
+    const std::string& said = job.text[process];
+    const std::size_t at = said.find(name);
+    ASSERT_NE(at, std::string::npos) << "rank " << rank << ":\n" << said;
+    const std::string pid = "pid " + std::to_string(job.job->launcher().process(dead).pid) + ")";
+    EXPECT_LT(said.find(pid, at), said.find(')', at)) << "not the one that died:\n" << said;
   }
 }
 
@@ -108,7 +119,10 @@ INSTANTIATE_TEST_SUITE_P(Members, Kill,
                                          std::tuple(2U, -1, Doing::kSteps), std::tuple(1U, -1, Doing::kSteps),
                                          std::tuple(0U, 0, Doing::kNodeSteps), std::tuple(0U, 2, Doing::kNodeSteps),
                                          std::tuple(0U, 0, Doing::kNodeCalls), std::tuple(0U, 1, Doing::kNodeCalls),
-                                         std::tuple(1U, 2, Doing::kNodeCalls)));
+                                         std::tuple(1U, 2, Doing::kNodeCalls), std::tuple(0U, 1, Doing::kDealtSteps),
+                                         std::tuple(0U, 2, Doing::kDealtSteps), std::tuple(2U, 1, Doing::kDealtSteps),
+                                         std::tuple(0U, 1, Doing::kDealtNodeSteps), std::tuple(0U, 2, Doing::kDealtNodeSteps),
+                                         std::tuple(1U, 2, Doing::kDealtNodeSteps)));
 
 TEST(Job, RunsToItsEndAndLeavesNothing) {
   for (const std::uint32_t servers : {0U, 2U}) {

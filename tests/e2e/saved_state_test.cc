@@ -126,6 +126,19 @@ INSTANTIATE_TEST_SUITE_P(
                     JobSetting{"nodes_powersgd", 0, {"aggregation.mode=hierarchical", "compression.codec=powersgd"}, true, 2},
                     JobSetting{"ring_randomk", 0, {"aggregation.mode=ring", "compression.codec=randomk"}},
                     JobSetting{"direct_int8", 0, {"aggregation.mode=ring", "compression.codec=int8"}},
+                    JobSetting{"direct_int8_dealt", 0, {"aggregation.mode=ring", "compression.codec=int8"}, true, 0, true},
+                    JobSetting{"ring_powersgd_dealt",
+                               0,
+                               {"aggregation.mode=ring", "compression.codec=powersgd"},
+                               true,
+                               0,
+                               true},
+                    JobSetting{"nodes_topk_dealt",
+                               0,
+                               {"aggregation.mode=hierarchical", "compression.codec=topk", "compression.ratio=0.05"},
+                               true,
+                               2,
+                               true},
                     JobSetting{"direct_onebit", 0, {"aggregation.mode=ring", "compression.codec=onebit"}},
                     JobSetting{"direct_topk",
                             0,
@@ -288,7 +301,7 @@ TEST(SavedState, OnSomeRanksOnlyIsAnErrorOnAll) {
 
 // A slab that a worker owned and servers own now: its owner's residual goes on as the worker's own.
 TEST(SavedState, OfAFormerOwnerIsNotLost) {
-  const JobSetting direct{"", 0, {"aggregation.mode=ring", "compression.codec=int8"}};
+  const JobSetting direct{"", 0, {"aggregation.mode=ring", "compression.codec=int8"}, true, 0, true};
   const JobSetting ps{"", 1, {"aggregation.mode=ps", "compression.codec=int8"}};
   History before, after;
   {
@@ -311,6 +324,43 @@ TEST(SavedState, OfAFormerOwnerIsNotLost) {
     }
   }
   EXPECT_EQ(owned, moved);
+}
+
+// On other machines ranks have other positions and own other slabs. All that was kept is still there, each element once.
+TEST(SavedState, OfOtherPositionsIsNotLost) {
+  const JobSetting dealt{"", 0, {"aggregation.mode=ring", "compression.codec=int8"}, true, 0, true};
+  JobSetting by_rank = dealt;
+  by_rank.dealt = false;
+  History before, after;
+  {
+    TestCluster cluster(dealt.Options(kWorkers));
+    Train(cluster, 0, 2, nullptr, &before);
+  }
+  TestCluster cluster(by_rank.Options(kWorkers));
+  Train(cluster, 2, 2, &before.states, &after);
+  const auto kept = [](const States& states, std::vector<double>* sum) {
+    double owned = 0;
+    for (const std::vector<std::byte>& bytes : states) {
+      const auto state = DecodeState(bytes);
+      if (!state.ok()) return -1.0;
+      for (const auto* parts : {&state->residuals.tensors, &state->owned}) {
+        for (const SavedTensor& part : *parts) {
+          const std::size_t start = (part.name == "b" ? kElements : 0) + part.offset;
+          for (std::size_t j = 0; j < part.values.size(); ++j) (*sum)[start + j] += static_cast<double>(part.values[j]);
+        }
+      }
+      for (const SavedTensor& part : state->owned) {
+        for (const float value : part.values) owned += std::abs(static_cast<double>(value));
+      }
+    }
+    return owned;
+  };
+  std::vector<double> then(kElements + 999), now(kElements + 999);
+  const double owned_then = kept(before.states, &then), owned_now = kept(after.states, &now);
+  EXPECT_EQ(then, now);
+  EXPECT_GT(owned_then, 0);
+  EXPECT_GE(owned_now, 0);
+  EXPECT_LT(owned_now, owned_then) << "ranks 1 and 2 own other slabs: what they kept of theirs is their own now";
 }
 
 TEST(FirstStep, ThatDiffersBetweenRanksIsRefused) {
@@ -339,8 +389,11 @@ TEST(SavedState, OfAnotherArrangementOfNodesIsRefused) {
   JobSetting on_one = on_two, without = on_two;
   on_one.nodes = 1;
   without.settings[0] = "aggregation.mode=ring";
-  for (const JobSetting& other : {on_one, without}) {
-    TestCluster cluster(other.Options(kWorkers));
+  // As many on each node, but other ranks.
+  ClusterOptions others = on_two.Options(kWorkers);
+  others.rank_settings = [](std::uint32_t rank) { return std::vector<std::string>{rank == 2 ? "topology.node=b" : "topology.node=a"}; };
+  for (const ClusterOptions& other : {on_one.Options(kWorkers), without.Options(kWorkers), others}) {
+    TestCluster cluster(other);
     const auto statuses = cluster.Run([&](Client& client, std::uint32_t rank) -> Status {
       GroupOptions options;
       options.first_step = StepId(kHalf);

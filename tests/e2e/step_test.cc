@@ -246,9 +246,10 @@ struct LawCase {
   const char* mode;
   const char* codec;
   std::vector<std::string> more = {};
+  bool dealt = false;  // hierarchical: over three nodes, one of which has two workers
 };
 void PrintTo(const LawCase& c, std::ostream* out) {
-  *out << c.mode << "_" << c.codec;
+  *out << c.mode << "_" << c.codec << (c.dealt ? "_dealt" : "");
   for (const std::string& setting : c.more) *out << " " << setting;
 }
 
@@ -267,7 +268,10 @@ TEST_P(Law, NothingIsLostOverRealSockets) {
                                        std::string("compression.codec=") + GetParam().codec, "compression.ratio=0.05",
                                        "compression.start_step=1"};
   settings.insert(settings.end(), GetParam().more.begin(), GetParam().more.end());
-  TestCluster cluster(Options(kWorkers, servers, settings));
+  ClusterOptions options = Options(kWorkers, servers, settings);
+  options.dealt = GetParam().dealt;
+  if (options.dealt && options.nodes != 0) options.nodes = 3;
+  TestCluster cluster(options);
   std::mutex mutex;
   std::vector<double> open(kElements);  // inputs - delivered - residuals
   const auto add_owners = [&](std::vector<double> balance) {
@@ -347,6 +351,10 @@ std::vector<LawCase> LawCases() {
   for (const char* codec : {"fp16", "bf16", "int8", "int8_shared", "int4", "onebit", "topk", "randomk", "powersgd"}) {
     for (const char* mode : {"ps", "ring", "hybrid", "hierarchical"}) cases.push_back({mode, codec});
     cases.push_back({"hierarchical", codec, {"aggregation.between=ring"}});
+  }
+  for (const char* codec : {"fp16", "int8", "int8_shared", "topk", "powersgd"}) {
+    for (const char* mode : {"ps", "ring", "hybrid", "hierarchical"}) cases.push_back({mode, codec, {}, true});
+    cases.push_back({"hierarchical", codec, {"aggregation.between=ring"}, true});
   }
   for (const char* mode : {"ps", "hybrid"}) {
     // Two changes of the ratio, the first in a step that is skipped.

@@ -87,7 +87,9 @@ Result<LoadedConfig> TestCluster::WorkerConfig(std::uint32_t rank) {
     for (const std::string& address : addresses_) list += (list.empty() ? "" : ",") + address;
     sources.overrides.push_back("servers.addresses=" + list);
   }
-  if (options_.nodes != 0) sources.overrides.push_back("topology.node=n" + std::to_string(rank % options_.nodes));
+  const std::uint32_t nodes = options_.nodes == 0 && options_.dealt ? 3 : options_.nodes;
+  if (nodes != 0) sources.overrides.push_back("topology.node=n" + std::to_string(rank % nodes));
+  if (options_.dealt) sources.overrides.push_back("topology.switch=s/l" + std::to_string(rank % nodes % 2));
   for (const std::string& setting : options_.settings) sources.overrides.push_back(setting);
   if (options_.rank_settings) {
     for (const std::string& setting : options_.rank_settings(rank)) sources.overrides.push_back(setting);
