@@ -527,7 +527,7 @@ void Engine::OnFrame(Link& link, Frame& frame) {
   if (failed_ || leaving_) return;
   const FrameHeader& header = frame.header;
   const bool inside_node = header.kind == FrameKind::kNodePush || header.kind == FrameKind::kNodeReply;
-  const Rank sender(link.peer().index);  // of a worker
+  const Rank sender(link.peer().index);  // if it is a worker
   std::uint32_t speaks_for = link.peer().index;
   if (link.peer().role == Role::kWorker) {
     const Position position = positions_.position(sender);
@@ -542,12 +542,13 @@ void Engine::OnFrame(Link& link, Frame& frame) {
   if (!Deliver(frame, sender)) links_->Park(link, frame);
 }
 
+// `sender`: of a frame of a worker.
 bool Engine::Deliver(Frame& frame, Rank sender) {
   const auto found = groups_.find(frame.header.group.value);
   if (found == groups_.end()) return false;
   GroupRuntime& group = *found->second;
   if (frame.header.epoch != group.tables().message.epoch) return true;  // fenced: of an epoch that is over
-  NoteCall(sender, frame.header.collective);
+  if (frame.header.role == Role::kWorker) NoteCall(sender, frame.header.collective);
   if (failed_) return true;
   if (frame.header.kind == FrameKind::kPush) {
     if (const Status status = owner_host_->OnPush(frame); !status.ok()) {

@@ -16,7 +16,11 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr std::string_view kConf = "# two leaves\nSwitchName=s0 Nodes=tux[0-2]\nSwitchName=s1 Nodes=tux[9-11]\nSwitchName=top Switches=s[0-1]\n";
+constexpr std::string_view kConf =
+    "# two leaves\n"
+    "SwitchName=s0 Nodes=tux[0-2]\n"
+    "SwitchName=s1 Nodes=tux[9-11]\n"
+    "SwitchName=top Switches=s[0-1]\n";
 constexpr std::string_view kYaml =
     "---\n"
     "- topology: default\n"

@@ -36,25 +36,6 @@ TEST_F(CoordinatorTest, CompleteWorldGetsOneEpoch) {
   for (const ConnectionId id : {101u, 102u, 200u, 201u}) EXPECT_EQ(Only<EpochMessage>(id), epoch);
 }
 
-TEST_F(CoordinatorTest, PositionsPutNeighboursTogether) {
-  const std::vector<std::pair<std::string, std::string>> places = {
-      {"a", "s/l1"}, {"b", "s/l2"}, {"a", "s/l1"}, {"c", "s/l1"}, {"b", "s/l2"}};
-  for (std::uint32_t r = 5; r-- > 0;) {  // in whatever order they come
-    JoinMessage join = WorkerJoin(r, 5);
-    join.node = places[r].first;
-    join.switch_path = places[r].second;
-    Say(100 + r, join);
-  }
-  const EpochMessage epoch = Only<EpochMessage>(100);
-  ASSERT_EQ(epoch.members.size(), 5u);
-  const std::uint32_t expected[] = {0, 3, 1, 2, 4};
-  for (std::uint32_t r = 0; r < 5; ++r) {
-    EXPECT_EQ(epoch.members[r].index, r) << "listed by rank";
-    EXPECT_EQ(epoch.members[r].position, Position{expected[r]});
-    EXPECT_EQ(epoch.members[r].switch_path, places[r].second);
-  }
-}
-
 TEST_F(CoordinatorTest, WaitsForServersToo) {
   Say(100, WorkerJoin(0, 1, JobText("ps", 2)));
   Say(201, ServerJoin(1));

@@ -1,0 +1,50 @@
+// Which positions a coordinator gives to members, and what hangs on them.
+#include <gtest/gtest.h>
+
+#include "tests/unit/server_core/coordinator_fixture.h"
+
+namespace tally {
+namespace {
+
+class PositionsTest : public ::testing::Test, protected CoordinatorFixture {};
+
+TEST_F(PositionsTest, PutNeighboursTogether) {
+  const std::vector<std::pair<std::string, std::string>> places = {
+      {"a", "s/l1"}, {"b", "s/l2"}, {"a", "s/l1"}, {"c", "s/l1"}, {"b", "s/l2"}};
+  for (std::uint32_t r = 5; r-- > 0;) {  // in whatever order they come
+    JoinMessage join = WorkerJoin(r, 5);
+    join.node = places[r].first;
+    join.switch_path = places[r].second;
+    Say(100 + r, join);
+  }
+  const EpochMessage epoch = Only<EpochMessage>(100);
+  ASSERT_EQ(epoch.members.size(), 5u);
+  const std::uint32_t expected[] = {0, 3, 1, 2, 4};
+  for (std::uint32_t r = 0; r < 5; ++r) {
+    EXPECT_EQ(epoch.members[r].index, r) << "listed by rank";
+    EXPECT_EQ(epoch.members[r].position, Position{expected[r]});
+    EXPECT_EQ(epoch.members[r].switch_path, places[r].second);
+  }
+}
+
+// Shares, too, are by position: rank 1, whose NIC is slow, is at the last one.
+TEST_F(PositionsTest, SharesFollowTheNicOfWhoStandsThere) {
+  const std::string text = JobText("ring", 0, "[compression]\ncodec = \"int8\"\n");
+  for (std::uint32_t r = 0; r < 3; ++r) {
+    JoinMessage join = WorkerJoin(r, 3, text);
+    join.node = "n" + std::to_string(r);
+    join.switch_path = r == 1 ? "s/l2" : "s/l1";
+    join.nic = "eth0";
+    join.nic_bytes_per_s = r == 1 ? 1e7 : 1e8;
+    Say(100 + r, join);
+  }
+  EXPECT_EQ(Only<EpochMessage>(100).members[1].position, Position(2));
+  const LayoutMessage layout = DeclareAll(3, 65536 * 60);
+  std::vector<std::size_t> slabs(3);
+  for (const std::uint16_t owner : layout.owners) ++slabs[layout.owner_list[owner].index];
+  EXPECT_LT(slabs[2] * 3, slabs[0]);
+  EXPECT_LT(slabs[2] * 3, slabs[1]);
+}
+
+}  // namespace
+}  // namespace tally
