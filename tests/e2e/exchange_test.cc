@@ -88,17 +88,18 @@ bool SameBits(std::span<const float> a, std::span<const float> b) {
   return std::ranges::equal(std::as_bytes(a), std::as_bytes(b));
 }
 
-class EveryWay : public testing::TestWithParam<std::tuple<std::size_t, std::uint32_t, bool>> {
+class EveryWay : public testing::TestWithParam<std::tuple<std::size_t, std::uint32_t>> {
  protected:
-  ClusterOptions Options() const {
-    const auto [way, workers, dealt] = GetParam();
+  ClusterOptions Options(bool dealt = false) const {
+    const auto [way, workers] = GetParam();
     return Ways()[way].Options(workers, dealt);
   }
 };
+class EveryWayDealt : public EveryWay {};  // positions are no ranks
 
-TEST_P(EveryWay, AllReduceSumsExactly) {
-  TestCluster cluster(Options());
-  const std::uint32_t workers = std::get<1>(GetParam());
+void AllReduces(const ClusterOptions& options) {
+  TestCluster cluster(options);
+  const std::uint32_t workers = options.workers;
   const auto statuses = cluster.Run([&](Client& client, std::uint32_t rank) -> Status {
     for (const std::size_t n : {std::size_t{1}, std::size_t{0}, std::size_t{4095}, std::size_t{4097},
                                 std::size_t{100003}, std::size_t{1} << 20}) {
@@ -123,11 +124,13 @@ TEST_P(EveryWay, AllReduceSumsExactly) {
   EXPECT_EQ(Failures(statuses), "");
 }
 
-TEST_P(EveryWay, StepsOfManyTensorsInAnyOrder) {
-  ClusterOptions options = Options();
+TEST_P(EveryWay, AllReduceSumsExactly) { AllReduces(Options()); }
+TEST_P(EveryWayDealt, AllReduceSumsExactly) { AllReduces(Options(true)); }
+
+void Steps(ClusterOptions options) {
   options.settings.push_back("bucket.cap=100KB");
   TestCluster cluster(options);
-  const std::uint32_t workers = std::get<1>(GetParam());
+  const std::uint32_t workers = options.workers;
   const std::vector<std::uint64_t> sizes = {0, 1, 7, 0, 4096, 5, 70001, 300, 4099, 20011};
   const auto statuses = cluster.Run([&](Client& client, std::uint32_t rank) -> Status {
     // Each rank declares in an order of its own.
@@ -163,6 +166,9 @@ TEST_P(EveryWay, StepsOfManyTensorsInAnyOrder) {
   });
   EXPECT_EQ(Failures(statuses), "");
 }
+
+TEST_P(EveryWay, StepsOfManyTensorsInAnyOrder) { Steps(Options()); }
+TEST_P(EveryWayDealt, StepsOfManyTensorsInAnyOrder) { Steps(Options(true)); }
 
 TEST_P(EveryWay, ABucketOfNothingHoldsNothingUp) {
   TestCluster cluster(Options());
@@ -213,13 +219,11 @@ std::string NameOfWay(const testing::TestParamInfo<EveryWay::ParamType>& paramet
   return std::string(Ways()[std::get<0>(parameter.param)].name) + "_" + std::to_string(std::get<1>(parameter.param));
 }
 INSTANTIATE_TEST_SUITE_P(Ways, EveryWay,
-                         testing::Combine(testing::Range(std::size_t{0}, Ways().size()), testing::Values(1U, 2U, 3U, 4U, 7U),
-                                          testing::Values(false)),
+                         testing::Combine(testing::Range(std::size_t{0}, Ways().size()),
+                                          testing::Values(1U, 2U, 3U, 4U, 7U)),
                          NameOfWay);
-// Ranks dealt over nodes and switches: positions are others.
-INSTANTIATE_TEST_SUITE_P(Dealt, EveryWay,
-                         testing::Combine(testing::Range(std::size_t{0}, Ways().size()), testing::Values(2U, 3U, 4U, 7U),
-                                          testing::Values(true)),
+INSTANTIATE_TEST_SUITE_P(Ways, EveryWayDealt,
+                         testing::Combine(testing::Range(std::size_t{0}, Ways().size()), testing::Values(2U, 3U, 4U, 7U)),
                          NameOfWay);
 
 // One of a node's processes shares no memory, be it the one that would make the results' or another.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <string>
@@ -38,6 +39,23 @@ TEST(Nodes, AreNumberedByTheirFirstPosition) {
       EXPECT_EQ(nodes.local_rank(p), l);
     }
   }
+}
+
+// What a rank keeps of its node's slabs hangs on which ranks are on which node, not on the list's order.
+TEST(Nodes, TheDigestIsOfRanks) {
+  std::vector<Member> members = Workers({"a", "a", "b", "c"});
+  const std::uint32_t digest = Nodes(members).digest();
+  EXPECT_NE(digest, 0u);
+  std::vector<Member> listed = members;
+  std::ranges::reverse(listed);
+  EXPECT_EQ(Nodes(listed).digest(), digest);
+  std::vector<Member> others = members;  // positions on nodes as before, two ranks the other way round
+  for (Member& member : others) {
+    if (member.role == Role::kWorker && member.position.value >= 1 && member.position.value <= 2) {
+      member.index = static_cast<std::uint32_t>(others.size()) - 2 - (3 - member.position.value);
+    }
+  }
+  EXPECT_NE(Nodes(others).digest(), digest);
 }
 
 TEST(Nodes, WhoSaysNoNodeIsAlone) {
