@@ -535,8 +535,8 @@ void Engine::OnFrame(Link& link, Frame& frame) {
   }
   if (header.role != link.peer().role || header.position != speaks_for || header.job_hash != epoch_.job_hash) {
     Fail(Corrupt("frame from " + DescribeMember(link.peer().role, link.peer().index, epoch_.members) + " speaks for " +
-                 (header.role == Role::kServer ? "server " : "position ") + std::to_string(header.position) + ", expected " +
-                 std::to_string(speaks_for) + ", or for another job"));
+                 (header.role == Role::kServer ? "server " : "position ") + std::to_string(header.position) +
+                 ", expected " + std::to_string(speaks_for) + ", or for another job"));
     return;
   }
   if (!Deliver(frame, sender)) links_->Park(link, frame);

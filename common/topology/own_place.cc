@@ -63,7 +63,8 @@ Result<std::string> SwitchPathIn(std::string_view text, const std::string& host,
   if (text.size() > kMaxTopologyBytes) return InvalidArgument("larger than 1 MiB");
   const Format format = FormatOf(text);
   if (format == Format::kLabels) return FromLabels(text, labels);
-  TALLY_ASSIGN_OR_RETURN(const SwitchMap map, format == Format::kYaml ? ParseTopologyYaml(text) : ParseTopologyConf(text));
+  TALLY_ASSIGN_OR_RETURN(const SwitchMap map,
+                         format == Format::kYaml ? ParseTopologyYaml(text) : ParseTopologyConf(text));
   auto found = map.find(host);
   if (found == map.end()) found = map.find(host.substr(0, host.find('.')));  // SLURM's names are short
   if (found == map.end()) {

@@ -73,7 +73,8 @@ void Coordinator::Impl::PublishGroup(TimePoint now) {
 
   if (job->advice) job->auto_codecs = std::exchange(job->advice, nullptr)();
   PlanNotes notes;
-  Result<LayoutMessage> planned = PlanGroup(declarations, job->config, {job->auto_codecs, PlaceJob(), job->nodes, job->positions}, &notes);
+  const PlanBasis basis{job->auto_codecs, PlaceJob(), job->nodes, job->positions};
+  Result<LayoutMessage> planned = PlanGroup(declarations, job->config, basis, &notes);
   if (!planned.ok()) return FailJob(Failure(planned.status()), 0, now);
   if (options.on_plan) options.on_plan(notes);
 

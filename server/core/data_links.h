@@ -31,7 +31,6 @@ class DataLinks final : public Acceptor {
   // From now on peers of this epoch are admitted; `self` is what we say when dialling. Peers that came too early were
   // told "not ready" and try again.
   void Admit(const EpochMessage& epoch, const LinkIdentity& self);
-  const LinkIdentity& self() const { return self_; }
   // No peer is admitted any more and every link is closed.
   void CloseAll();
 

@@ -21,7 +21,7 @@ struct PlanBasis {
   std::optional<Placement> placement;  // none: the job stays on one machine, shares are equal. With node stages its
                                        // workers are nodes
   std::uint32_t nodes = 1;             // that the workers are on
-  Positions positions;                 // whose ranks notes name
+  Positions positions{};               // whose ranks notes name
 };
 
 // What was decided, for the log.

@@ -546,7 +546,8 @@ std::string Owner::Missing(std::size_t max_items) const {
         text += ", ...";
         break;
       }
-      text += (listed++ == 0 ? "" : ", ") + Number(impl_->options_.speaker ? impl_->options_.speaker(owned.number, Position(p)).value : p);
+      const SpeakerOf& speaker = impl_->options_.speaker;
+      text += (listed++ == 0 ? "" : ", ") + Number(speaker ? speaker(owned.number, Position(p)).value : p);
     }
   }
   if (items > max_items) text += "; and " + Number(items - max_items) + " more slabs";

@@ -30,7 +30,7 @@ class OwnerHost {
     // Whether this member carries the slab, where the owner of the table is a node and several members stand for it.
     // Unset: it owns what the table says.
     std::function<bool(std::uint32_t slab)> carries;
-    SpeakerOf speaker;                       // whom errors name
+    SpeakerOf speaker{};                     // whom errors name
     std::uint64_t memory_cap_bytes = 0;  // 0 = none
     // Sends a reply to a remote position; `slab` picks among several links.
     std::function<void(Position, std::uint32_t slab, const FrameHeader&, std::span<const std::byte>, BufferRef)> send;

@@ -223,7 +223,8 @@ INSTANTIATE_TEST_SUITE_P(Ways, EveryWay,
                                           testing::Values(1U, 2U, 3U, 4U, 7U)),
                          NameOfWay);
 INSTANTIATE_TEST_SUITE_P(Ways, EveryWayDealt,
-                         testing::Combine(testing::Range(std::size_t{0}, Ways().size()), testing::Values(2U, 3U, 4U, 7U)),
+                         testing::Combine(testing::Range(std::size_t{0}, Ways().size()),
+                                          testing::Values(2U, 3U, 4U, 7U)),
                          NameOfWay);
 
 // One of a node's processes shares no memory, be it the one that would make the results' or another.

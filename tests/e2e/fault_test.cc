@@ -36,8 +36,8 @@ struct Job {
     options.worker_command = {TALLY_STEP_WORKER, std::to_string(steps), "2"};
     if (calls) options.worker_command.push_back("calls");
     if (dealt) {
-      const std::vector<std::string> shell = {"/bin/sh", "-c",
-                                              "TALLY_TOPOLOGY_NODE=n$((RANK % 2)); export TALLY_TOPOLOGY_NODE; exec \"$0\" \"$@\""};
+      const std::vector<std::string> shell = {
+          "/bin/sh", "-c", "TALLY_TOPOLOGY_NODE=n$((RANK % 2)); export TALLY_TOPOLOGY_NODE; exec \"$0\" \"$@\""};
       options.worker_command.insert(options.worker_command.begin(), shell.begin(), shell.end());
     }
     options.overrides = {"membership.heartbeat=250ms", "membership.dead=" + Seconds(3), "step.timeout=" + Seconds(20),
@@ -121,7 +121,8 @@ INSTANTIATE_TEST_SUITE_P(Members, Kill,
                                          std::tuple(0U, 0, Doing::kNodeCalls), std::tuple(0U, 1, Doing::kNodeCalls),
                                          std::tuple(1U, 2, Doing::kNodeCalls), std::tuple(0U, 1, Doing::kDealtSteps),
                                          std::tuple(0U, 2, Doing::kDealtSteps), std::tuple(2U, 1, Doing::kDealtSteps),
-                                         std::tuple(0U, 1, Doing::kDealtNodeSteps), std::tuple(0U, 2, Doing::kDealtNodeSteps),
+                                         std::tuple(0U, 1, Doing::kDealtNodeSteps),
+                                         std::tuple(0U, 2, Doing::kDealtNodeSteps),
                                          std::tuple(1U, 2, Doing::kDealtNodeSteps)));
 
 TEST(Job, RunsToItsEndAndLeavesNothing) {

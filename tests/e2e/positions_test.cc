@@ -1,4 +1,4 @@
-// Ranks that a launcher dealt over nodes and switches in any order: bits follow positions, weights and errors follow ranks.
+// Ranks that a launcher dealt over nodes and switches in any order: bits follow positions, errors name ranks.
 // (exchange_test.cc runs every way with exact sums in such an order.)
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -70,7 +70,9 @@ std::vector<std::vector<float>> Outputs(const ClusterOptions& options, bool shuf
                      (position % 2 == 0 ? 1.0F : 1e-3F);
         }
       }
-      for (std::uint32_t b = 0; b < group->bucket_count(); ++b) TALLY_RETURN_IF_ERROR(group->Submit(BucketId(b)).status());
+      for (std::uint32_t b = 0; b < group->bucket_count(); ++b) {
+        TALLY_RETURN_IF_ERROR(group->Submit(BucketId(b)).status());
+      }
       TALLY_RETURN_IF_ERROR(group->EndStep().status());
       for (std::uint32_t t = 0; t < 2; ++t) {
         const std::span<const float> output = group->Output(t);
@@ -100,7 +102,8 @@ TEST_P(Order, SumsAreExactAndOtherCallsNameTheRank) {
       for (std::size_t i = 0; i < n; ++i) data[i] = IntValue(rank, i);
       TALLY_RETURN_IF_ERROR(client.AllReduce(data, ReduceOp::kSum));
       for (std::size_t i = 0; i < n && GetParam().exact; ++i) {
-        if (data[i] != IntSum(kWorkers, i)) return Internal("element " + std::to_string(i) + " of " + std::to_string(n));
+        if (data[i] == IntSum(kWorkers, i)) continue;
+        return Internal("element " + std::to_string(i) + " of " + std::to_string(n) + ": " + std::to_string(data[i]));
       }
     }
     std::vector<float> data(rank == 3 ? 7 : 1, 1.0F);  // rank 3 is at position 2
@@ -157,7 +160,7 @@ INSTANTIATE_TEST_SUITE_P(All, OrderOfWaiting,
                                            Wait{ModeNumber("direct"), 3, 1, "slab 0 (w) from rank 0"},
                                            Wait{ModeNumber("nodes_ring"), 3, 1, "slab 0 from rank 3"},
                                            Wait{ModeNumber("nodes_ring"), 4, 1, "slab 0 (w) misses rank 4"},
-                                           Wait{ModeNumber("nodes_frames"), 1, 4, "slab 0 (w) from rank 1 of the node"}),
+                                           Wait{ModeNumber("nodes_frames"), 1, 4, "(w) from rank 1 of the node"}),
                          [](const auto& wait) {
                            return std::string(kModes[wait.param.mode].name) + "_" + std::to_string(wait.param.absent);
                          });

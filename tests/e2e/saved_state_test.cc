@@ -126,7 +126,12 @@ INSTANTIATE_TEST_SUITE_P(
                     JobSetting{"nodes_powersgd", 0, {"aggregation.mode=hierarchical", "compression.codec=powersgd"}, true, 2},
                     JobSetting{"ring_randomk", 0, {"aggregation.mode=ring", "compression.codec=randomk"}},
                     JobSetting{"direct_int8", 0, {"aggregation.mode=ring", "compression.codec=int8"}},
-                    JobSetting{"direct_int8_dealt", 0, {"aggregation.mode=ring", "compression.codec=int8"}, true, 0, true},
+                    JobSetting{"direct_int8_dealt",
+                               0,
+                               {"aggregation.mode=ring", "compression.codec=int8"},
+                               true,
+                               0,
+                               true},
                     JobSetting{"ring_powersgd_dealt",
                                0,
                                {"aggregation.mode=ring", "compression.codec=powersgd"},
@@ -326,7 +331,7 @@ TEST(SavedState, OfAFormerOwnerIsNotLost) {
   EXPECT_EQ(owned, moved);
 }
 
-// On other machines ranks have other positions and own other slabs. All that was kept is still there, each element once.
+// On other machines ranks have other positions and own other slabs. All that was kept is still there, once.
 TEST(SavedState, OfOtherPositionsIsNotLost) {
   const JobSetting dealt{"", 0, {"aggregation.mode=ring", "compression.codec=int8"}, true, 0, true};
   JobSetting by_rank = dealt;
@@ -391,7 +396,9 @@ TEST(SavedState, OfAnotherArrangementOfNodesIsRefused) {
   without.settings[0] = "aggregation.mode=ring";
   // As many on each node, but other ranks.
   ClusterOptions others = on_two.Options(kWorkers);
-  others.rank_settings = [](std::uint32_t rank) { return std::vector<std::string>{rank == 2 ? "topology.node=b" : "topology.node=a"}; };
+  others.rank_settings = [](std::uint32_t rank) {
+    return std::vector<std::string>{rank == 2 ? "topology.node=b" : "topology.node=a"};
+  };
   for (const ClusterOptions& other : {on_one.Options(kWorkers), without.Options(kWorkers), others}) {
     TestCluster cluster(other);
     const auto statuses = cluster.Run([&](Client& client, std::uint32_t rank) -> Status {

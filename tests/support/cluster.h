@@ -22,7 +22,7 @@ struct ClusterOptions {
   std::vector<std::string> settings;  // "section.key=value", for everybody
   std::function<std::vector<std::string>(std::uint32_t rank)> rank_settings;  // further ones, per worker
   std::uint32_t nodes = 0;            // of the workers, rank r on node r mod this; 0: as this machine is
-  bool dealt = false;                 // over `nodes` (0: three) and two switches, so that from three on positions are no ranks
+  bool dealt = false;                 // over `nodes` (0: three) and two switches, so that positions are no ranks
 };
 
 // A job of a table of tests.

@@ -235,9 +235,9 @@ Action AddTopologyCommand(CLI::App& app, CommandContext& context) {
   app.add_option("--nccl", options->nccl, "Topology file of NCCL (NCCL_TOPO_DUMP_FILE): its NICs");
   AddJsonOption(app, &options->json);
   app.footer(
-      "The better order puts neighbours on one node, then below one switch. A job takes it by itself, whatever order ranks\n"
-      "are started in, if each says where it is: SLURM's variables, topology.switch or topology.file. The order of --matrix\n"
-      "is only shown.\n\n"
+      "The better order puts neighbours on one node, then below one switch. A job takes it by itself, in whatever order\n"
+      "ranks are started, if each says where it is: SLURM's variables, topology.switch or topology.file. The order of\n"
+      "--matrix is only shown.\n\n"
       "Examples:\n"
       "  tally topology\n"
       "  tally topology --hosts node[1-4] --tasks 2 --cyclic --switches topology.conf\n"

@@ -1,4 +1,4 @@
-// Which switches are above this machine, by setting, by files of SLURM and Kubernetes, by SLURM's variables; hostile text.
+// Which switches are above this machine: by setting, files of SLURM and Kubernetes, SLURM's variables; hostile text.
 #include "common/topology/own_place.h"
 
 #include <gmock/gmock.h>
@@ -10,6 +10,7 @@
 #include <random>
 
 #include "common/schedule/topology.h"
+#include "common/topology/switch_map.h"
 
 namespace tally {
 namespace {
