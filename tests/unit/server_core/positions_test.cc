@@ -44,8 +44,7 @@ TEST(Positions, EachOnce) {
     EXPECT_NE(status.text().find("rank " + std::to_string(wrong.size() - 1)), std::string::npos) << status.text();
   }
   std::vector<Member> twice = Workers({0, 1});
-  twice.back().index = 0;
-  twice.back().role = Role::kWorker;
+  twice.back().index = 1;  // it was rank 0
   EXPECT_FALSE(Positions::Make(twice).ok());
 }
 
