@@ -78,7 +78,6 @@ struct Config {
     Nanos spin{0};
     std::string attach = "embedded";  // embedded | agent (= the node's tally-worker runs the engine)
     std::string agent;             // where that listens; empty = by user and job
-    std::string pin = "auto";      // auto | off | list of cores for the engine thread
   } worker;
   struct Coordinator {
     std::string address;           // process scope; empty = first server, else MASTER_ADDR:MASTER_PORT+1
@@ -91,7 +90,6 @@ struct Config {
     std::uint64_t memory_cap_bytes = 0;  // 0 = half of the machine's
     bool exit_when_done = false;   // end after the first job ended
     std::string report;            // file for counters as JSON at exit
-    std::string pin = "auto";      // as worker.pin
   } server;
   struct LinkSettings {
     std::string transport = "tcp";      // job scope: data links between workers, tcp | zmq
