@@ -68,7 +68,7 @@ Mapping::~Mapping() {
   if (data_ != nullptr) munmap(data_, size_);
 }
 
-Result<Mapping> Mapping::Make(int fd, std::uint64_t bytes, bool writable) {
+Result<Mapping> Mapping::Make(int fd, std::uint64_t bytes, bool writable, bool populate) {
   struct Closer {
     int fd;
     ~Closer() { close(fd); }
@@ -86,7 +86,8 @@ Result<Mapping> Mapping::Make(int fd, std::uint64_t bytes, bool writable) {
   Mapping mapping;
   if (bytes == 0) return mapping;
   // Populated, as faulting it in page by page would cost the first step more than it saves.
-  void* data = mmap(nullptr, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED | MAP_POPULATE, fd, 0);
+  void* data = mmap(nullptr, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ,
+                    MAP_SHARED | (populate ? MAP_POPULATE : 0), fd, 0);
   if (data == MAP_FAILED) {
     return Unavailable("shared memory: mmap of " + std::to_string(bytes) + " bytes: " + std::strerror(errno));
   }

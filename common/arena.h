@@ -42,7 +42,8 @@ class Mapping {
 
   // Maps what `fd` refers to and closes it. Errors: kMismatch (another size than `bytes`), kCorrupt (not sealed against
   // growing and shrinking: reading could then end this process), kUnavailable (errno).
-  static Result<Mapping> Make(int fd, std::uint64_t bytes, bool writable);
+  // `populate`: its pages are mapped at once, else as they are touched.
+  static Result<Mapping> Make(int fd, std::uint64_t bytes, bool writable, bool populate = true);
 
   std::span<std::byte> bytes() const { return {data_, size_}; }  // to be read only, unless made writable
   bool empty() const { return size_ == 0; }

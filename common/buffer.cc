@@ -24,6 +24,7 @@ class Buffer {
   unsigned size_class = 0;
   bool wrapper = false;
   bool shared = false;  // cut from an arena
+  bool lost = false;    // somebody may still read it
   bool read_only = false;
   std::shared_ptr<BufferPool::Core> home;
   Release on_release;
@@ -35,7 +36,10 @@ constexpr std::size_t kAlignment = 64;
 constexpr unsigned kMinClass = 12;  // 4 KiB
 constexpr unsigned kClasses = 64;
 constexpr std::size_t kMaxIdleWrappers = 4096;
-constexpr std::uint64_t kArenaBytes = std::uint64_t{2} << 20;  // of several blocks, unless one is larger
+// Arenas of shared blocks grow with what a class has already, as each takes a descriptor.
+constexpr std::uint64_t kLeastArenaBytes = std::uint64_t{2} << 20;
+constexpr std::uint64_t kMostArenaBytes = std::uint64_t{1} << 30;
+constexpr std::uint64_t kArenaGrowth = 4;  // a quarter of it
 
 }  // namespace
 
@@ -49,6 +53,7 @@ struct BufferPool::Core {
   std::shared_ptr<SharedMemory> shared;
   std::vector<SharedArena> arenas;
   std::array<std::span<std::byte>, kClasses> uncut;  // per class, what is left of its last arena
+  std::array<std::uint64_t, kClasses> arena_bytes{};
 
   // A new block's memory. False: there is none to share, and the block comes from the heap.
   bool Cut(Buffer* buffer) {
@@ -57,8 +62,11 @@ struct BufferPool::Core {
     const std::lock_guard lock(mutex);
     std::span<std::byte>& left = uncut[buffer->size_class];
     if (left.empty()) {
-      Result<SharedArena> arena = SharedArena::Make(shared, "tally-frames", std::max(block, kArenaBytes));
+      std::uint64_t& total = arena_bytes[buffer->size_class];
+      const std::uint64_t wanted = std::clamp(total / kArenaGrowth / block * block, kLeastArenaBytes, kMostArenaBytes);
+      Result<SharedArena> arena = SharedArena::Make(shared, "tally-frames", std::max(block, wanted));
       if (!arena.ok()) return false;
+      total += arena->bytes().size();
       left = arena->bytes();
       arenas.push_back(std::move(arena).value());
     }
@@ -92,7 +100,7 @@ struct BufferPool::Core {
     const std::uint64_t bytes = std::uint64_t{1} << buffer->size_class;
     std::unique_lock lock(mutex);
     stats.in_use_bytes -= bytes;
-    if (closed || (stats.idle_bytes + bytes > keep_bytes && !buffer->shared)) {
+    if (closed || buffer->lost || (stats.idle_bytes + bytes > keep_bytes && !buffer->shared)) {
       lock.unlock();
       Destroy(buffer);
       return;
@@ -213,6 +221,10 @@ bool BufferRef::unique() const {
 }
 
 void BufferRef::Drop(void* buffer, std::uint64_t) { BufferRef dropped(static_cast<Buffer*>(buffer)); }
+
+void BufferRef::Lose() {
+  if (buffer_ != nullptr) buffer_->lost = true;
+}
 
 Release BufferRef::IntoRelease() && {
   Buffer* buffer = std::exchange(buffer_, nullptr);

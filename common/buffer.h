@@ -45,6 +45,9 @@ class BufferRef {
   std::span<std::byte> bytes() const { return {data(), size()}; }
   bool unique() const;  // no one else holds it and it was not wrapped as const: its bytes may be changed in place
 
+  // The pool's block is not used again: a process that cannot be asked may still read it.
+  void Lose();
+
   // Gives this reference up as a Release, for Link::Send.
   Release IntoRelease() &&;
 

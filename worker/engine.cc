@@ -203,7 +203,8 @@ Status Engine::StartTransports(LinkOptions options) {
   TALLY_ASSIGN_OR_RETURN(control_transport_, MakeTransport("tcp", &loop_, &pool_, options));
   if (SharesMemory(c)) {
     LinkOptions in_memory = options;
-    in_memory.connect_timeout = kShareBound;
+    in_memory.connect_timeout = kShareBound;  // to reach it: its socket is there before its name is published
+    in_memory.welcome_timeout = c.membership.join_timeout;
     TALLY_ASSIGN_OR_RETURN(shm_transport_, MakeTransport("shm", &loop_, &pool_, in_memory));
   }
   if (c.link.rate_bits > 0) {
@@ -361,11 +362,14 @@ void Engine::DialPeers() {
       continue;
     }
     const auto otherwise = [this, peer, member = *member](const Status& why) {
-      logger_->Warn("no link in memory to " + Describe(member) + " on this node; going by " + Over(peer.role),
-                    {{"why", why.text()}});
+      const Config& c = loaded_.config;
+      logger_->Warn("no link in memory to a process on this node",
+                    {{"peer", Describe(member)},
+                     {"instead", peer.role == Role::kServer ? c.servers.transport : c.link.transport},
+                     {"why", why.text()}});
       DialMember(peer, member);
     };
-    links_->Dial(shm_transport_.get(), peer, {local}, 1, kShareBound, otherwise);
+    links_->Dial(shm_transport_.get(), peer, local, loaded_.config.membership.join_timeout, kShareBound, otherwise);
   }
 }
 
@@ -574,7 +578,7 @@ void Engine::OnClosed(Link& link, const Status& why) {
   const std::string name = DescribeMember(link.peer().role, link.peer().index, epoch_.members);
   const std::string text = "data link to " + name + " closed: " + why.text();
   links_->Remove(link);
-  if (failed_ || leaving_) return;
+  if (failed_ || leaving_ || !joined_) return;
   logger_->Debug(text);
   WatchSteps(PeerLost(text));
 }

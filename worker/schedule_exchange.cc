@@ -217,7 +217,7 @@ class ScheduleExchange final : public Exchange {
         Copy(environment_->Output(u), frame.payload.data() + offset, n);
         offset += n * sizeof(float);
       }
-      // Passed on as it came, unless it lies in a neighbour's memory: then the next one reads it in ours.
+      // Passed on as it came, unless it is not ours (a neighbour's memory): then the next one reads it in the output.
       if (frame.hold.unique()) state.total = std::move(frame.hold);
       return Status::Ok();
     }

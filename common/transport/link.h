@@ -30,7 +30,8 @@ struct LinkIdentity {
   bool control = false;      // carries control messages, is never paced
 };
 
-// One received frame. `payload` stays valid as long as `hold` is kept; if hold.unique(), its bytes may be changed.
+// One received frame. `payload` stays valid as long as `hold` is kept (and unchanged, but for what a link in memory lends
+// from arenas: that only until the link dies); if hold.unique(), its bytes may be changed.
 struct Frame {
   FrameHeader header;
   std::span<std::byte> payload;
@@ -62,7 +63,8 @@ class Link {
   virtual ~Link() = default;
 
   // Queues a frame. `payload` must stay unchanged until `on_release` runs, which happens exactly once: after the last
-  // byte was handed to the system, or when the link dies. Frames arrive in the order of Send.
+  // byte was handed to the system (in memory: when the receiver has let go of it), or when the link dies. Frames arrive
+  // in the order of Send.
   // Errors (on_release has then run): kUnavailable (closed or closing), kInvalidArgument (payload beyond
   // kMaxPayloadBytes, or more frames queued than LinkOptions::max_queued_frames).
   virtual Status Send(const FrameHeader& header, std::span<const std::byte> payload, Release on_release) = 0;
@@ -94,6 +96,7 @@ struct LinkOptions {
   std::uint32_t max_pending_peers = 64;   // accepted, hello not yet seen
   Nanos hello_timeout = std::chrono::seconds(5);
   Nanos connect_timeout = std::chrono::seconds(10);  // in all, over every resolved address and retries
+  Nanos welcome_timeout{0};  // for the welcome of a peer that was reached; not less than what is left of connect_timeout
 };
 
 // Decides about incoming links.

@@ -81,40 +81,26 @@ Status Send(int socket, const Message& message, int descriptor = -1) {
   msghdr header{};
   header.msg_iov = &part;
   header.msg_iovlen = 1;
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  if (descriptor >= 0) {
-    header.msg_control = control;
-    header.msg_controllen = sizeof control;
-    cmsghdr* rights = CMSG_FIRSTHDR(&header);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(rights), &descriptor, sizeof descriptor);
-  }
+  DescriptorRoom room;
+  Attach(descriptor, &room, &header);
   if (sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) return Errno("sendmsg");
   return Status::Ok();
 }
 
-// One message, and the descriptor that came with it. There is room for one: the system closes more (MSG_CTRUNC).
+// One message, and the descriptor that came with it.
 Result<Message> Receive(int socket, UniqueFd* descriptor) {
   std::byte bytes[kMaxMessageBytes];
   iovec part{bytes, sizeof bytes};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
   msghdr header{};
   header.msg_iov = &part;
   header.msg_iovlen = 1;
-  header.msg_control = control;
-  header.msg_controllen = CMSG_LEN(sizeof(int));
+  DescriptorRoom room;
+  MakeRoom(&room, &header);
   const ssize_t received = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (received < 0) return Errno("recvmsg");
-  for (cmsghdr* c = CMSG_FIRSTHDR(&header); c != nullptr; c = CMSG_NXTHDR(&header, c)) {
-    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS || c->cmsg_len != CMSG_LEN(sizeof(int))) continue;
-    int fd = -1;
-    std::memcpy(&fd, CMSG_DATA(c), sizeof fd);
-    *descriptor = UniqueFd(fd);
-  }
+  TALLY_ASSIGN_OR_RETURN(*descriptor, Attached(&header));
   if (received == 0) return Unavailable("shared memory: the peer has gone");
-  if ((header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) return Corrupt("shared memory: a message that is too long");
+  if ((header.msg_flags & MSG_TRUNC) != 0) return Corrupt("shared memory: a message that is too long");
   Message message;
   TALLY_RETURN_IF_ERROR(ReadEnvelope<schema::NodeMessage>(
       std::span(bytes, static_cast<std::size_t>(received)), kMaxMessageBytes,

@@ -4,7 +4,7 @@
 // socket. A loan ends with its link: what a frame that is kept longer points at may change.
 #include <algorithm>
 #include <boost/asio/post.hpp>
-#include <cerrno>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -20,6 +20,7 @@
 #include "common/envelope.h"
 #include "common/handler_memory.h"
 #include "common/loop_asio.h"
+#include "common/reduce/reduce.h"
 #include "common/shared_memory.h"
 #include "common/transport/stream_transport.h"
 #include "common/transport/unix_sockets.h"
@@ -31,7 +32,8 @@ namespace {
 constexpr std::size_t kLoanBytes = BufferPool::kSharedBlockBytes;  // a note and its return cost about as much as a copy
 constexpr std::size_t kMaxRegions = 4096;                          // that a peer may have mapped here
 constexpr std::size_t kNoteWords = 4;                              // root pointer and MemoryNote
-constexpr std::size_t kReturnsPerFrame = 4096;
+constexpr std::size_t kReturnsPerFrame = 128;
+constexpr std::uint8_t kPlainNumbers = 0;  // codec "none": every byte of such a payload is harmless
 constexpr std::size_t kMaxNoteBytes = 4096;
 
 // What this end has lent to its peer. Outlives the link while releases run, one of which may destroy it.
@@ -70,8 +72,18 @@ class Loans {
     --count_;
     return true;
   }
+  // At the link's end. The peer may still read what has not come back: blocks of the pool are not used again.
   void ReturnAll() {
-    for (std::uint32_t number = 0; number < loans_.size(); ++number) (void)Return(number);
+    for (std::uint32_t number = 0; number < loans_.size(); ++number) {
+      Loan& loan = loans_[number];
+      if (!loan.out) continue;
+      loan.copy.Lose();
+      if (BufferRef block = BufferRef::FromRelease(loan.release); block) {
+        block.Lose();
+        loan.release = {};
+      }
+      (void)Return(number);
+    }
     RunReleases();
   }
   void RunReleases() {
@@ -114,7 +126,7 @@ class Borrowed : public std::enable_shared_from_this<Borrowed> {
     if (regions_.size() >= kMaxRegions) return Corrupt(std::to_string(kMaxRegions) + " regions of memory are enough");
     UniqueFd descriptor = from->TakeDescriptor();
     if (descriptor.get() < 0) return Corrupt("region " + std::to_string(number) + " came without its descriptor");
-    TALLY_ASSIGN_OR_RETURN(Mapping mapping, Mapping::Make(descriptor.Release(), bytes, false));
+    TALLY_ASSIGN_OR_RETURN(Mapping mapping, Mapping::Make(descriptor.Release(), bytes, false, false));
     return regions_.emplace(number, std::move(mapping)).first->second.bytes();
   }
 
@@ -186,21 +198,26 @@ class ShmLink final : public StreamLink {
 
   Status Send(const FrameHeader& header, std::span<const std::byte> payload, Release on_release) override {
     if (loans_->count() >= options_.max_queued_frames) {
-      on_release();
-      return InvalidArgument(Describe() + ": " + std::to_string(loans_->count()) + " frames wait for the peer already");
+      const Status full =
+          InvalidArgument(Describe() + ": " + std::to_string(loans_->count()) + " frames wait for the peer already");
+      on_release();  // which may end this link
+      return full;
     }
-    if (payload.size() < kLoanBytes || payload.size() > options_.max_payload_bytes || pool_->shared() == nullptr) {
+    SharedMemory* const shared = pool_->shared().get();
+    if (payload.size() < kLoanBytes || payload.size() > options_.max_payload_bytes || shared == nullptr) {
       return connection_->Send(header, payload, on_release);
     }
-    std::optional<SharedMemory::Place> place = pool_->shared()->Find(payload);
+    std::optional<SharedMemory::Place> place = shared->Find(payload);
     BufferRef copy;
     if (!place.has_value()) {
       copy = pool_->Get(payload.size());
-      std::ranges::copy(payload, copy.data());
-      place = pool_->shared()->Find(copy.bytes());
-      if (!place.has_value()) return connection_->Send(header, payload, on_release);  // no memory to share
+      place = shared->Find(copy.bytes());
+      if (place.has_value()) CopyBytes(payload, copy.data());
     }
-    return Lend(header, payload.size(), *place, std::move(copy), on_release);
+    UniqueFd descriptor;
+    if (place.has_value() && !Tell(*place, &descriptor)) place.reset();
+    if (!place.has_value()) return connection_->Send(header, payload, on_release);  // there is no memory to share
+    return Lend(header, payload.size(), *place, std::move(descriptor), std::move(copy), on_release);
   }
 
   std::uint64_t queued_bytes() const override { return connection_->queued_bytes() + loans_->bytes(); }
@@ -214,18 +231,26 @@ class ShmLink final : public StreamLink {
   }
 
  private:
-  Status Lend(const FrameHeader& header, std::size_t bytes, const SharedMemory::Place& place, BufferRef copy,
-              Release on_release) {
-    UniqueFd descriptor;
-    if (place.region >= told_.size()) told_.resize(place.region + 1);
-    if (!told_[place.region]) {
-      // Its own, as the region may go while the frame is queued.
-      descriptor = UniqueFd(fcntl(place.descriptor, F_DUPFD_CLOEXEC, 0));
-      if (descriptor.get() < 0) {
-        on_release();
-        return Unavailable(Describe() + ": sharing memory: " + ErrnoText(errno));
-      }
-    }
+  // Numbers by our own loop (see reduce.h).
+  static void CopyBytes(std::span<const std::byte> from, std::byte* to) {
+    const bool aligned = reinterpret_cast<std::uintptr_t>(from.data()) % alignof(float) == 0;
+    const bool numbers = aligned && from.size() % sizeof(float) == 0;
+    if (numbers) return Copy(to, reinterpret_cast<const float*>(from.data()), from.size() / sizeof(float));
+    std::ranges::copy(from, to);
+  }
+
+  // The descriptor that the peer is to get with the frame, if it has not got the region's yet. False: it cannot.
+  bool Tell(const SharedMemory::Place& place, UniqueFd* descriptor) {
+    if (place.region < told_.size() && told_[place.region]) return true;
+    if (told_count_ == kMaxRegions) return false;
+    // Its own, as the region may go while the frame is queued.
+    *descriptor = UniqueFd(fcntl(place.descriptor, F_DUPFD_CLOEXEC, 0));
+    return descriptor->get() >= 0;
+  }
+
+  Status Lend(const FrameHeader& header, std::size_t bytes, const SharedMemory::Place& place, UniqueFd descriptor,
+              BufferRef copy, Release on_release) {
+    const bool tells = descriptor.get() >= 0;
     const std::uint32_t number = loans_->Take();
     Loans::Loan& loan = loans_->at(number);
     loans_->AddBytes(number, bytes);
@@ -243,7 +268,11 @@ class ShmLink final : public StreamLink {
     header_.payload_crc = 0;
     const Status status = connection_->SendInstead(header_, loan.note, {}, std::move(descriptor));
     if (status.ok()) {
-      told_[place.region] = true;
+      if (tells) {
+        if (place.region >= told_.size()) told_.resize(place.region + 1);
+        told_[place.region] = true;
+        ++told_count_;
+      }
       lent_bytes_ += bytes;
     } else {
       const auto loans = loans_;
@@ -288,9 +317,15 @@ class ShmLink final : public StreamLink {
       return Corrupt("bytes " + std::to_string(offset) + " to " + std::to_string(offset + bytes) + " of a region of " +
                      std::to_string(memory.size()));
     }
+    borrowed_bytes_ += bytes;
     frame.payload = memory.subspan(offset, bytes);
     frame.hold = pool_->WrapConst(frame.payload, borrowed_->Hold(number));
-    borrowed_bytes_ += bytes;
+    if (frame.header.codec == kPlainNumbers) return Status::Ok();
+    // What is checked first and decoded later must not change in between, whatever the peer does.
+    BufferRef own = pool_->Get(bytes);
+    std::ranges::copy(frame.payload, own.data());
+    frame.payload = own.bytes();
+    frame.hold = std::move(own);
     return Status::Ok();
   }
 
@@ -323,7 +358,7 @@ class ShmLink final : public StreamLink {
       FrameHeader header;
       header.kind = FrameKind::kCredit;
       ++returns_sent_;
-      if (!connection_->Send(header, payload, std::move(bytes).IntoRelease()).ok()) return;  // closed
+      if (!connection_->SendReturn(header, payload, std::move(bytes).IntoRelease()).ok()) return;  // closed
     }
   }
 
@@ -332,6 +367,7 @@ class ShmLink final : public StreamLink {
   const std::shared_ptr<Loans> loans_ = std::make_shared<Loans>();
   const std::shared_ptr<Borrowed> borrowed_;
   std::vector<bool> told_;  // by region: the peer has its descriptor
+  std::size_t told_count_ = 0;
   FrameHeader header_;
   std::vector<std::uint32_t> due_;
   std::vector<std::byte> returns_;

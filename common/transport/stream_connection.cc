@@ -12,6 +12,7 @@
 #include "common/loop_asio.h"
 #include "common/transport/handshake.h"
 #include "common/transport/rate_limiter.h"
+#include "common/transport/unix_sockets.h"
 
 namespace tally {
 namespace {
@@ -32,8 +33,8 @@ constexpr std::uint64_t kPacedBytes = 64 << 10;
 // Reserving ahead keeps a late timer from costing rate.
 constexpr std::uint64_t kPacedAheadBytes = 4 * kPacedBytes;
 constexpr std::size_t kDiscardBytes = std::size_t{64} << 20;
-constexpr std::size_t kDescriptorsAtOnce = 1;  // as they are sent; the system closes more than there is room for
-constexpr std::size_t kMaxDescriptors = 64;  // that came and wait for their frame
+constexpr Nanos kFullPause = std::chrono::milliseconds(5);
+constexpr std::size_t kMaxDescriptors = 16;  // that came and wait for their frame
 
 }  // namespace
 
@@ -148,6 +149,16 @@ Status StreamConnection::SendInstead(const FrameHeader& header, std::span<const 
   return Queue(bytes, on_release, std::move(descriptor));
 }
 
+Status StreamConnection::SendReturn(const FrameHeader& header, std::span<const std::byte> payload, Release on_release) {
+  if (closed_) {
+    on_release();
+    return Unavailable("the link to " + remote_address_ + " is closed");
+  }
+  header_out_ = header;
+  header_out_.payload_bytes = payload.size();
+  return Queue(payload, on_release, {});
+}
+
 // The frame of header_out_.
 Status StreamConnection::Queue(std::span<const std::byte> payload, Release on_release, UniqueFd descriptor) {
   EncodeHeader(header_out_, &header_bytes_out_);
@@ -197,6 +208,10 @@ void StreamConnection::Write() {
     std::size_t wanted = 0;
     const ssize_t sent = WriteOnce(allowed, &wanted);
     if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0 && errno == ETOOMANYREFS) {  // this user's descriptors on their way, over all processes
+      Later();
+      return;
+    }
     if (sent < 0 && errno != EAGAIN) {
       write_error_ = errno;
       ScheduleFlush();
@@ -236,18 +251,17 @@ ssize_t StreamConnection::WriteOnce(std::size_t allowed, std::size_t* wanted) {
   msghdr message{};
   message.msg_iov = pieces.data();
   message.msg_iovlen = count;
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  const int descriptor = front_written_ == 0 ? queue_[0].descriptor.get() : -1;
-  if (descriptor >= 0) {
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    cmsghdr* const rights = CMSG_FIRSTHDR(&message);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(rights), &descriptor, sizeof descriptor);
-  }
+  DescriptorRoom room;
+  Attach(front_written_ == 0 ? queue_[0].descriptor.get() : -1, &room, &message);
   return sendmsg(socket_.native_handle(), &message, MSG_NOSIGNAL);
+}
+
+void StreamConnection::Later() {
+  if (pace_timer_ != 0) return;
+  pace_timer_ = loop_->After(kFullPause, [self = shared_from_this()] {
+    self->pace_timer_ = 0;
+    self->Flush();
+  });
 }
 
 void StreamConnection::Consume(std::size_t bytes) {
@@ -348,11 +362,8 @@ bool StreamConnection::ReadOnce() {
   msghdr message{};
   message.msg_iov = pieces.data();
   message.msg_iovlen = count;
-  alignas(cmsghdr) char control[CMSG_SPACE(kDescriptorsAtOnce * sizeof(int))];
-  if (by_reference_) {
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-  }
+  DescriptorRoom descriptors;
+  if (by_reference_) MakeRoom(&descriptors, &message);
   const ssize_t received = recvmsg(socket_.native_handle(), &message, MSG_CMSG_CLOEXEC);
   if (received < 0) {
     if (errno == EINTR) return true;
@@ -365,7 +376,7 @@ bool StreamConnection::ReadOnce() {
     return false;
   }
   if (by_reference_) {
-    if (const Status kept = KeepDescriptors(&message); !kept.ok()) return Fail(kept), false;
+    if (const Status kept = KeepDescriptor(&message); !kept.ok()) return Fail(kept), false;
   }
   const std::size_t got = static_cast<std::size_t>(received);
   stats_.bytes_received += got;
@@ -385,15 +396,11 @@ bool StreamConnection::ReadOnce() {
   return got == wanted;
 }
 
-Status StreamConnection::KeepDescriptors(msghdr* message) {
-  for (cmsghdr* c = CMSG_FIRSTHDR(message); c != nullptr; c = CMSG_NXTHDR(message, c)) {
-    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS || c->cmsg_len != CMSG_LEN(sizeof(int))) continue;
-    int fd = -1;
-    std::memcpy(&fd, CMSG_DATA(c), sizeof fd);
-    descriptors_.PushBack() = UniqueFd(fd);
-  }
-  if ((message->msg_flags & MSG_CTRUNC) != 0) return Corrupt("two descriptors with a frame, or no room for one here");
-  if (descriptors_.size() > kMaxDescriptors) return Corrupt("descriptors that belong to no frame");
+Status StreamConnection::KeepDescriptor(msghdr* message) {
+  TALLY_ASSIGN_OR_RETURN(UniqueFd descriptor, Attached(message));
+  if (descriptor.get() < 0) return Status::Ok();
+  if (descriptors_.size() >= kMaxDescriptors) return Corrupt("descriptors that belong to no frame");
+  descriptors_.PushBack() = std::move(descriptor);
   return Status::Ok();
 }
 

@@ -47,6 +47,8 @@ class StreamConnection : public std::enable_shared_from_this<StreamConnection> {
   // `descriptor` along (none: not valid). Only between ends that have called TravelByReference.
   Status SendInstead(const FrameHeader& header, std::span<const std::byte> bytes, Release on_release,
                      UniqueFd descriptor);
+  // A small frame that gives memory back: not held up by the queue's limit.
+  Status SendReturn(const FrameHeader& header, std::span<const std::byte> payload, Release on_release);
   void TravelByReference() { by_reference_ = true; }
   // The oldest descriptor that came and was not taken yet; not valid: there is none.
   UniqueFd TakeDescriptor();
@@ -59,7 +61,6 @@ class StreamConnection : public std::enable_shared_from_this<StreamConnection> {
   const LinkStats& stats() const { return stats_; }
   const std::string& local_address() const { return local_address_; }
   const std::string& remote_address() const { return remote_address_; }
-  int socket() { return socket_.native_handle(); }
 
  private:
   // A frame on its way out: preamble and header in one piece, then the payload.
@@ -79,6 +80,7 @@ class StreamConnection : public std::enable_shared_from_this<StreamConnection> {
   Status Refusal(std::size_t payload_bytes) const;
   ssize_t WriteOnce(std::size_t allowed, std::size_t* wanted);
   void Write();
+  void Later();
   void ScheduleFlush();
   void Flush();
   std::uint64_t GrantedBytes();
@@ -90,7 +92,7 @@ class StreamConnection : public std::enable_shared_from_this<StreamConnection> {
   void ArmRead();
   void OnReadable();
   bool ReadOnce();
-  Status KeepDescriptors(msghdr* message);
+  Status KeepDescriptor(msghdr* message);
   void Resume();
   void Parse();
   bool ParseHead();

@@ -119,7 +119,6 @@ class Listener {
       connection_->Close();
     }
     const std::string& remote_address() const { return connection_->remote_address(); }
-    int socket() const { return connection_->socket(); }
     std::shared_ptr<StreamConnection> Take() { return std::move(connection_); }
 
    private:
@@ -155,6 +154,10 @@ class Listener {
         });
         return;
       }
+      if (const Status fit = context_->kind->check_peer(accepted.get()); !fit.ok()) {
+        acceptor_->OnRejected(fit);
+        continue;
+      }
       TuneConnection(accepted.get());
       auto stranger = std::make_unique<Stranger>(this, std::move(accepted));
       Stranger* const key = stranger.get();
@@ -166,9 +169,7 @@ class Listener {
   void OnHello(Stranger* stranger, const FrameHeader& header) {
     const Result<LinkIdentity> peer = ReadHandshake(header, FrameKind::kHello);
     if (!peer.ok()) return Reject(stranger, peer.status());
-    Status verdict = context_->kind->check_peer(stranger->socket());
-    if (verdict.ok()) verdict = acceptor_->OnHello(*peer);
-    if (!verdict.ok()) {
+    if (const Status verdict = acceptor_->OnHello(*peer); !verdict.ok()) {
       stranger->Refuse(verdict);
       Forget(stranger);
       return;
@@ -218,10 +219,13 @@ class Opening final : private StreamConnection::Owner {
  private:
   void OnDialled(Result<UniqueFd> socket) {
     if (!socket.ok()) return end_(this, socket.status());
+    if (const Status fit = context_->kind->check_peer(socket.value().get()); !fit.ok()) {
+      return end_(this, fit.WithContext(Name(self_) + ": connect to " + dialer_.target()));
+    }
     connection_ = context_->MakeConnection(std::move(socket).value());
     connection_->Start(this);
     (void)connection_->Send(HandshakeHeader(FrameKind::kHello, self_), {}, {});
-    const Nanos left = dialer_.deadline() - context_->loop->Now();
+    const Nanos left = std::max(dialer_.deadline() - context_->loop->Now(), context_->options.welcome_timeout);
     timer_ = context_->loop->After(std::max(left, Nanos::zero()), [this] { Retry("connected, but no welcome came"); });
   }
 
@@ -238,9 +242,6 @@ class Opening final : private StreamConnection::Owner {
     if (!peer.ok()) return end_(this, peer.status().WithContext(where));
     if (!frame.payload.empty()) {
       return end_(this, DecodeRefusal(frame.payload).WithContext(where + ": " + Name(*peer) + " refused"));
-    }
-    if (const Status fit = context_->kind->check_peer(connection_->socket()); !fit.ok()) {
-      return end_(this, fit.WithContext(where));
     }
     end_(this, context_->MakeLink(std::exchange(connection_, nullptr), *peer, self_.control));
   }

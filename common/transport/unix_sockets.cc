@@ -41,6 +41,35 @@ Result<UniqueFd> ListenUnix(std::string_view name, int type) {
   return fd;
 }
 
+void Attach(int descriptor, DescriptorRoom* room, msghdr* message) {
+  if (descriptor < 0) return;
+  *room = {};
+  message->msg_control = room->bytes;
+  message->msg_controllen = sizeof room->bytes;
+  cmsghdr* const rights = CMSG_FIRSTHDR(message);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(rights), &descriptor, sizeof descriptor);
+}
+
+void MakeRoom(DescriptorRoom* room, msghdr* message) {
+  message->msg_control = room->bytes;
+  message->msg_controllen = CMSG_LEN(sizeof(int));  // CMSG_SPACE has padding, in which a second one would find room
+}
+
+Result<UniqueFd> Attached(msghdr* message) {
+  UniqueFd descriptor;
+  for (cmsghdr* c = CMSG_FIRSTHDR(message); c != nullptr; c = CMSG_NXTHDR(message, c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS || c->cmsg_len < CMSG_LEN(sizeof(int))) continue;
+    int fd = -1;
+    std::memcpy(&fd, CMSG_DATA(c), sizeof fd);
+    descriptor = UniqueFd(fd);
+  }
+  if ((message->msg_flags & MSG_CTRUNC) == 0) return descriptor;
+  return Corrupt("two descriptors with one message, or no room for one in this process");
+}
+
 Status CheckSameUser(int socket) {
   ucred peer{};
   socklen_t length = sizeof peer;

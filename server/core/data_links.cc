@@ -22,7 +22,8 @@ struct DataLinks::Attempt {
   OwnerRef peer;
   std::string endpoint;
   TimePoint deadline;
-  Otherwise otherwise;
+  Nanos patience = Nanos::max();
+  Otherwise otherwise = nullptr;
 };
 
 DataLinks::DataLinks(EventLoop* loop, LinkHandler* handler, Logger* logger, std::uint64_t egress_bytes)
@@ -54,25 +55,34 @@ void DataLinks::CloseAll() {
 }
 
 void DataLinks::Dial(Transport* transport, OwnerRef peer, const std::vector<std::string>& endpoints,
-                     std::uint32_t count, Nanos deadline, Otherwise otherwise) {
+                     std::uint32_t count, Nanos deadline) {
   if (endpoints.empty()) {
     if (on_error) on_error(Mismatch(DescribeOwner(peer, epoch_.members) + " published no data address"));
     return;
   }
   for (std::uint32_t i = 0; i < count; ++i) {
-    Try(std::make_shared<Attempt>(Attempt{transport, peer, endpoints[i % endpoints.size()], loop_->Now() + deadline, otherwise}));
+    Try(std::make_shared<Attempt>(Attempt{transport, peer, endpoints[i % endpoints.size()], loop_->Now() + deadline}));
   }
 }
 
+void DataLinks::Dial(Transport* transport, OwnerRef peer, const std::string& endpoint, Nanos deadline, Nanos patience,
+                     Otherwise otherwise) {
+  Try(std::make_shared<Attempt>(
+      Attempt{transport, peer, endpoint, loop_->Now() + deadline, patience, std::move(otherwise)}));
+}
+
 void DataLinks::Try(std::shared_ptr<Attempt> attempt) {
+  const TimePoint tried = loop_->Now();
   attempt->transport->Connect(
-      attempt->endpoint, self_, [this, alive = alive_, attempt](Result<std::unique_ptr<Link>> result) {
+      attempt->endpoint, self_, [this, alive = alive_, attempt, tried](Result<std::unique_ptr<Link>> result) {
         if (!*alive || !admitting_) return;
         if (result.ok()) {
           Add(attempt->peer, std::move(result).value());
           return;
         }
-        if (result.status().kind() == StatusKind::kUnavailable && loop_->Now() < attempt->deadline) {
+        // A peer that is not ready says so at once.
+        const bool reached = loop_->Now() - tried < attempt->patience;
+        if (result.status().kind() == StatusKind::kUnavailable && reached && loop_->Now() < attempt->deadline) {
           loop_->After(kRetry, [this, alive, attempt] {
             if (*alive && admitting_) Try(attempt);
           });

@@ -35,10 +35,14 @@ class DataLinks final : public Acceptor {
   void CloseAll();
 
   // Dials `count` connections to a peer, endpoints in turn. A peer that is not ready yet is retried until `deadline`
-  // from now; then, or on a refusal of another kind, `otherwise` runs for each, or `on_error` if that is null.
-  using Otherwise = std::function<void(const Status&)>;
+  // from now; then, or on a refusal of another kind, `on_error` runs (once).
   void Dial(Transport* transport, OwnerRef peer, const std::vector<std::string>& endpoints, std::uint32_t count,
-            Nanos deadline, Otherwise otherwise = nullptr);
+            Nanos deadline);
+  // One connection, for which there is another way: `otherwise` runs in place of `on_error`, and also if the peer could
+  // not be reached within `patience`, the transport's connect_timeout.
+  using Otherwise = std::function<void(const Status&)>;
+  void Dial(Transport* transport, OwnerRef peer, const std::string& endpoint, Nanos deadline, Nanos patience,
+            Otherwise otherwise);
   std::function<void(const Status&)> on_error;
   std::function<void()> on_change;  // a link came up
 

@@ -95,6 +95,43 @@ TEST_F(ShmTest, WhatIsLentComesBackWhenThePeerGoes) {
   peer_.Do([&] { EXPECT_EQ(link_->queued_bytes(), 0U); });
 }
 
+// Over, but perhaps not for a peer that has notes left to read.
+TEST_F(ShmTest, BlocksThatAreOutWhenALinkEndsAreNotUsedAgain) {
+  host_.Do([&] { door_.links.front()->PauseReceive(true); });
+  const std::byte* lent = nullptr;
+  peer_.Do([&] {
+    BufferRef block = peer_.pool.Get(kBytes);
+    lent = block.data();
+    const auto bytes = block.bytes();
+    EXPECT_TRUE(link_->Send({}, bytes, std::move(block).IntoRelease()).ok());
+    link_->Close();
+    EXPECT_EQ(peer_.pool.stats().in_use_bytes, 0U);
+    for (int i = 0; i < 4; ++i) EXPECT_NE(peer_.pool.Get(kBytes).data(), lent);
+  });
+}
+
+TEST_F(ShmTest, WhatIsDecodedIsTheReceiversOwn) {
+  auto arena = SharedArena::Make(peer_.pool.shared(), "test", kBytes);
+  ASSERT_TRUE(arena.ok());
+  Frame kept;
+  host_.Do([&] {
+    door_.inbox.on_frame = [&](Link&, Frame& frame) { kept = std::move(frame); };
+  });
+  int released = 0;
+  const auto count = [](void* released_count, std::uint64_t) { ++*static_cast<int*>(released_count); };
+  peer_.Do([&] {
+    FrameHeader header;
+    header.codec = 3;
+    EXPECT_TRUE(link_->Send(header, arena->bytes(), {count, &released, 0}).ok());
+  });
+  ASSERT_TRUE(peer_.WaitFor([&] { return released == 1; }));  // though the frame is held
+  std::ranges::fill(arena->bytes(), std::byte{9});
+  host_.Do([&] {
+    EXPECT_TRUE(std::ranges::all_of(kept.payload, [](std::byte b) { return b == std::byte{0}; }));
+    kept = {};
+  });
+}
+
 TEST_F(ShmTest, AReleaseThatDestroysItsLinkAsThePeerGoes) {
   host_.Do([&] { door_.links.front()->PauseReceive(true); });
   auto arena = SharedArena::Make(peer_.pool.shared(), "test", kBytes);
@@ -118,20 +155,22 @@ class Liar {
     Write(Wire(HandshakeHeader(FrameKind::kHello, Worker(7))));
   }
 
-  void Write(std::span<const std::byte> bytes, int descriptor = -1) {
+  void Write(std::span<const std::byte> bytes, int descriptor = -1, std::size_t times = 1) {
     iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
     msghdr message{};
     message.msg_iov = &part;
     message.msg_iovlen = 1;
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    alignas(cmsghdr) char control[CMSG_SPACE(4 * sizeof(int))] = {};
     if (descriptor >= 0) {
       message.msg_control = control;
-      message.msg_controllen = sizeof control;
+      message.msg_controllen = CMSG_SPACE(times * sizeof(int));
       cmsghdr* const rights = CMSG_FIRSTHDR(&message);
       rights->cmsg_level = SOL_SOCKET;
       rights->cmsg_type = SCM_RIGHTS;
-      rights->cmsg_len = CMSG_LEN(sizeof(int));
-      std::memcpy(CMSG_DATA(rights), &descriptor, sizeof descriptor);
+      rights->cmsg_len = CMSG_LEN(times * sizeof(int));
+      for (std::size_t i = 0; i < times; ++i) {
+        std::memcpy(CMSG_DATA(rights) + i * sizeof(int), &descriptor, sizeof descriptor);
+      }
     }
     (void)::sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
   }
@@ -173,6 +212,7 @@ TEST_F(ShmTest, ALiarAboutMemoryLosesItsLinkOnly) {
       {"belong to no frame", [&](Liar& liar) {
          for (int i = 0; i < 70; ++i) liar.Write(Wire({}), arena->fd());
        }},
+      {"two descriptors", [&](Liar& liar) { liar.Write(Wire({}), arena->fd(), 2); }},
   };
   for (const auto& [said, lie] : lies) {
     const std::size_t before = host_.Do([&] { return door_.inbox.closed.size(); });
@@ -206,6 +246,7 @@ TEST_F(ShmTest, DescriptorsOfAllKindsAreClosed) {
       ASSERT_TRUE(arena.ok());
       Liar liar(endpoint_);
       liar.Write(Wire({}), arena->fd());  // of no frame
+      if (round % 2 == 1) liar.Write(Wire({}), arena->fd(), 2 + static_cast<std::size_t>(round) % 3);
       liar.Lend(65536, 0, kBytes, arena->fd());
     }
     ASSERT_TRUE(host_.WaitFor([&] { return door_.inbox.closed.size() == closed + 1; }));
