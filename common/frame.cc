@@ -80,10 +80,12 @@ Status Read(schema::Header::Reader from, FrameHeader* to) {
 
   const auto collective = from.getCollective();  // all zero where it is absent
   if (collective.getElements() > kMaxElements) return Wrong("elements", collective.getElements());
-  if (collective.getDtype() > static_cast<std::uint8_t>(DType::kBFloat16)) return Wrong("dtype", collective.getDtype());
-  if (collective.getOp() > static_cast<std::uint8_t>(ReduceOp::kMean)) return Wrong("op", collective.getOp());
+  if (collective.getDtype() > static_cast<std::uint8_t>(kLastDType)) return Wrong("dtype", collective.getDtype());
+  if (collective.getOp() > static_cast<std::uint8_t>(kLastReduceOp)) return Wrong("op", collective.getOp());
+  if (collective.getKind() > static_cast<std::uint8_t>(kLastCollectiveKind)) return Wrong("kind of collective", collective.getKind());
   to->collective = {collective.getElements(), static_cast<DType>(collective.getDtype()),
-                    static_cast<ReduceOp>(collective.getOp()), collective.getCall()};
+                    static_cast<ReduceOp>(collective.getOp()), collective.getCall(),
+                    static_cast<CollectiveKind>(collective.getKind()), collective.getRoot()};
   return Status::Ok();
 }
 
@@ -115,6 +117,8 @@ void Write(const FrameHeader& header, schema::Header::Builder to) {
     collective.setDtype(static_cast<std::uint8_t>(header.collective.dtype));
     collective.setOp(static_cast<std::uint8_t>(header.collective.op));
     collective.setCall(header.collective.call);
+    collective.setKind(static_cast<std::uint8_t>(header.collective.kind));
+    collective.setRoot(header.collective.root);
   }
 }
 

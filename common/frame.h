@@ -34,13 +34,16 @@ enum FrameFlags : std::uint16_t {
   kFlagZeros = 32,             // inside a node: zeros, sent with an empty payload
 };
 
-enum class ReduceOp : std::uint8_t { kSum = 0, kMean = 1 };
+enum class CollectiveKind : std::uint8_t { kAllReduce = 0, kBroadcast = 1, kAllGather = 2, kReduceScatter = 3 };
+inline constexpr CollectiveKind kLastCollectiveKind = CollectiveKind::kReduceScatter;
 
 struct CollectiveShape {
-  std::uint64_t elements = 0;
+  std::uint64_t elements = 0;  // of a rank's block in kAllGather and kReduceScatter
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   std::uint64_t call = 0;  // from 1; 0: no standalone collective
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  std::uint32_t root = 0;  // rank, of kBroadcast
   bool operator==(const CollectiveShape&) const = default;
 };
 

@@ -32,10 +32,35 @@ using EpochId = Strong<struct EpochTag, std::uint64_t>;      // version of membe
 using ElementCount = Strong<struct ElementTag, std::uint64_t>;
 using ByteCount = Strong<struct ByteTag, std::uint64_t>;
 
-enum class DType : std::uint8_t { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
-constexpr std::uint64_t DTypeBytes(DType type) { return type == DType::kFloat32 ? 4 : 2; }
+// Numbers travel as gradients (the first three) or in standalone collectives (all).
+enum class DType : std::uint8_t {
+  kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2, kFloat64 = 3, kInt8 = 4, kUint8 = 5, kInt32 = 6, kInt64 = 7
+};
+inline constexpr DType kLastDType = DType::kInt64;
+constexpr std::uint64_t DTypeBytes(DType type) {
+  constexpr std::uint64_t kBytes[] = {4, 2, 2, 8, 1, 1, 4, 8};
+  return kBytes[static_cast<std::uint8_t>(type)];
+}
 constexpr const char* DTypeName(DType type) {
-  return type == DType::kFloat32 ? "fp32" : type == DType::kFloat16 ? "fp16" : "bf16";
+  constexpr const char* kNames[] = {"fp32", "fp16", "bf16", "fp64", "int8", "uint8", "int32", "int64"};
+  return kNames[static_cast<std::uint8_t>(type)];
+}
+constexpr bool IsGradientType(DType type) { return type <= DType::kBFloat16; }
+constexpr bool IsFloating(DType type) { return type <= DType::kFloat64; }
+
+// What a collective makes of one number of each rank.
+enum class ReduceOp : std::uint8_t {
+  kSum = 0, kMean = 1, kMin = 2, kMax = 3, kProduct = 4, kAnd = 5, kOr = 6, kXor = 7
+};
+inline constexpr ReduceOp kLastReduceOp = ReduceOp::kXor;
+constexpr const char* ReduceOpName(ReduceOp op) {
+  constexpr const char* kNames[] = {"sum", "avg", "min", "max", "product", "and", "or", "xor"};
+  return kNames[static_cast<std::uint8_t>(op)];
+}
+// A mean is of floating numbers, what is bitwise of integers.
+constexpr bool Reducible(DType type, ReduceOp op) {
+  if (op == ReduceOp::kMean) return IsFloating(type);
+  return op < ReduceOp::kAnd || !IsFloating(type);
 }
 
 }  // namespace tally

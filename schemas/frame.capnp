@@ -9,8 +9,8 @@ enum FrameKind {
   welcome @1;   # its answer: accepted, or refused with a text in the payload
   push @2;      # a worker's encoded contribution, to the owner of the slabs
   reply @3;     # an owner's answer, to every worker
-  partial @4;   # schedule: a running sum in fp32
-  total @5;     # schedule: the finished values in fp32
+  partial @4;   # schedule: a running sum in fp32; in group 0 of the collective's type, or empty if it only says "here"
+  total @5;     # schedule: the finished values, likewise
   control @6;   # payload is a ControlMessage (control.capnp)
   credit @7;    # a transport's own flow control, if it needs any
   nodePush @8;  # inside a node: fp32 gradients for the position that carries the slabs, or where they lie
@@ -42,8 +42,10 @@ struct Header {
 }
 
 struct Collective {
-  elements @0 :UInt64;
-  dtype @1 :UInt8;
-  op @2 :UInt8;              # 0 sum, 1 mean
+  elements @0 :UInt64;       # of a rank's block in allGather and reduceScatter
+  dtype @1 :UInt8;           # 0 fp32, 1 fp16, 2 bf16, 3 fp64, 4 int8, 5 uint8, 6 int32, 7 int64
+  op @2 :UInt8;              # 0 sum, 1 mean, 2 min, 3 max, 4 product, 5 and, 6 or, 7 xor
   call @3 :UInt64;           # its number on the sender, from 1
+  kind @4 :UInt8;            # 0 all-reduce, 1 broadcast, 2 all-gather, 3 reduce-scatter
+  root @5 :UInt32;           # broadcast: the rank whose numbers all get
 }

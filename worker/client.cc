@@ -181,6 +181,10 @@ tally::Result<Group*> Client::DeclareGroup(std::span<const TensorSpec> tensors, 
     return InvalidArgument("group name \"" + options.name + "\": expected a name that does not begin with collective.");
   }
   for (const TensorSpec& tensor : tensors) {
+    if (!IsGradientType(tensor.dtype)) {
+      return InvalidArgument("tensor " + tensor.name + ": expected a gradient of fp32, fp16 or bf16, got " +
+                             DTypeName(tensor.dtype) + "; other types go by standalone collectives");
+    }
     if (!ShapeFits(tensor)) {
       return InvalidArgument("tensor " + tensor.name + ": expected a shape of up to " + std::to_string(kMaxDimensions) +
                              " dimensions whose product is " + std::to_string(tensor.elements.value));
@@ -199,6 +203,75 @@ tally::Result<Group*> Client::DeclareGroup(std::span<const TensorSpec> tensors, 
 Status Client::AllReduce(std::span<float> data, ReduceOp op) { return engine_->AllReduce(data, op); }
 
 Status Client::AllReduce(Buffer& buffer, ReduceOp op) { return engine_->AllReduce(buffer.group_, op); }
+
+namespace {
+
+constexpr std::uint64_t kMaxCollectiveElements = std::uint64_t{1} << 40;  // as a frame's header says it
+
+Status CheckCount(const ConstNumberView& view) {
+  if (view.elements > kMaxCollectiveElements) {
+    return InvalidArgument("a collective of " + std::to_string(view.elements) + " elements: at most 2^40 go");
+  }
+  if (view.data != nullptr || view.elements == 0) return Status::Ok();
+  return InvalidArgument("a collective of " + std::to_string(view.elements) + " elements without memory");
+}
+
+Status CheckOp(DType dtype, ReduceOp op) {
+  if (Reducible(dtype, op)) return Status::Ok();
+  return InvalidArgument(std::string(ReduceOpName(op)) + " of " + DTypeName(dtype) + " numbers: " +
+                         (op == ReduceOp::kMean ? "avg is of floating types, take sum and divide"
+                                                : "bitwise operations are of integers"));
+}
+
+CollectiveShape Shape(CollectiveKind kind, const ConstNumberView& view, ReduceOp op, Rank root) {
+  return {.elements = view.elements, .dtype = view.dtype, .op = op, .call = 0, .kind = kind, .root = root.value};
+}
+
+const std::byte* Bytes(const ConstNumberView& view) { return static_cast<const std::byte*>(view.data); }
+std::byte* Bytes(const NumberView& view) { return static_cast<std::byte*>(view.data); }
+
+}  // namespace
+
+Status Client::AllReduce(NumberView data, ReduceOp op) {
+  TALLY_RETURN_IF_ERROR(CheckCount(data));
+  TALLY_RETURN_IF_ERROR(CheckOp(data.dtype, op));
+  const bool aligned = reinterpret_cast<std::uintptr_t>(data.data) % alignof(float) == 0;
+  if (data.dtype == DType::kFloat32 && (op == ReduceOp::kSum || op == ReduceOp::kMean)) {
+    if (aligned) return AllReduce(std::span(static_cast<float*>(data.data), data.elements), op);
+    return InvalidArgument("the memory of fp32 numbers to be added up has to begin at a multiple of 4");
+  }
+  return engine_->Collective(Shape(CollectiveKind::kAllReduce, data, op, {}), Bytes(data), Bytes(data));
+}
+
+Status Client::Broadcast(NumberView data, Rank root) {
+  TALLY_RETURN_IF_ERROR(CheckCount(data));
+  if (root.value >= workers()) {
+    return InvalidArgument("a broadcast from rank " + std::to_string(root.value) + " of " + std::to_string(workers()) +
+                           " workers");
+  }
+  return engine_->Collective(Shape(CollectiveKind::kBroadcast, data, {}, root), Bytes(data), Bytes(data));
+}
+
+Status Client::CheckBlocks(const char* what, const ConstNumberView& block, const ConstNumberView& all) const {
+  TALLY_RETURN_IF_ERROR(CheckCount(block));
+  TALLY_RETURN_IF_ERROR(CheckCount(all));
+  if (block.dtype == all.dtype && block.elements * workers() == all.elements) return Status::Ok();
+  return InvalidArgument(std::string(what) + " of " + std::to_string(workers()) + " workers with " +
+                         std::to_string(block.elements) + " " + DTypeName(block.dtype) + " elements per rank: expected " +
+                         std::to_string(block.elements * workers()) + " in all, got " + std::to_string(all.elements) +
+                         " of " + DTypeName(all.dtype));
+}
+
+Status Client::AllGather(ConstNumberView in, NumberView out) {
+  TALLY_RETURN_IF_ERROR(CheckBlocks("all-gather", in, out));
+  return engine_->Collective(Shape(CollectiveKind::kAllGather, in, {}, {}), Bytes(in), Bytes(out));
+}
+
+Status Client::ReduceScatter(ConstNumberView in, NumberView out, ReduceOp op) {
+  TALLY_RETURN_IF_ERROR(CheckBlocks("reduce-scatter", out, in));
+  TALLY_RETURN_IF_ERROR(CheckOp(in.dtype, op));
+  return engine_->Collective(Shape(CollectiveKind::kReduceScatter, out, op, {}), Bytes(in), Bytes(out));
+}
 
 tally::Result<Buffer*> Client::MakeBuffer(std::size_t elements) {
   auto buffer = std::make_unique<Buffer>();

@@ -15,6 +15,7 @@
 #include "common/control.h"
 #include "common/status.h"
 #include "common/units.h"
+#include "worker/number_view.h"
 
 namespace tally {
 
@@ -202,6 +203,22 @@ class Client {
   Status AllReduce(Buffer& buffer, ReduceOp op = ReduceOp::kSum);
   // All ranks in the same order, between the same calls, equal n. Errors: kUnavailable (memory), kMismatch.
   tally::Result<Buffer*> MakeBuffer(std::size_t elements);
+  // Collectives of numbers of any type (worker/number_view.h), straight between workers in every mode: not through servers,
+  // without compression. All ranks call them in the same order with equal kind, count, type, op and root, else kMismatch on
+  // every rank, naming both; a rank that dies ends them everywhere with kPeerLost. On failure what was to be written is
+  // undefined. fp16 and bf16 are added, multiplied and divided in fp32, each result rounded once; integers wrap; NaN wins
+  // in min and max; a mean is the sum and one division. All ranks get the same bits. Errors, nothing having been sent:
+  // kInvalidArgument (a mean of integers, a bitwise op of floating numbers, sizes, root).
+  //
+  // In place. The sum and mean of fp32 are those above, with their speed and bits.
+  Status AllReduce(NumberView data, ReduceOp op);
+  // Everybody's `data` becomes the root's.
+  Status Broadcast(NumberView data, Rank root);
+  // `out` becomes the ranks' inputs one after the other. `in` may be this rank's own place in it, else they do not overlap.
+  Status AllGather(ConstNumberView in, NumberView out);
+  // Rank r's `out` becomes what `op` makes of place r of all ranks' inputs. `out` may be this rank's own place in `in`.
+  Status ReduceScatter(ConstNumberView in, NumberView out, ReduceOp op);
+
   // Returns when every rank has called it.
   Status Barrier();
 
@@ -212,6 +229,8 @@ class Client {
 
  private:
   Client();
+  Status CheckBlocks(const char* what, const ConstNumberView& block, const ConstNumberView& all) const;
+
   std::unique_ptr<Engine> engine_;
   std::vector<std::unique_ptr<Group>> groups_;
   std::vector<std::unique_ptr<Buffer>> buffers_;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cfenv>
-#include <numeric>
 #include <random>
 #include <set>
 #include <utility>
@@ -135,20 +134,13 @@ Status Engine::Begin() {
   loaded_.config.coordinator.address = coordinator;
 
   links_ = std::make_unique<DataLinks>(&loop_, this, logger_.get(), c.link.egress_bytes);
-  links_->on_change = [this] { CheckJoined(); };
+  links_->on_change = [this] {
+    CheckJoined();
+    if (standalone_ != nullptr && standalone_->in_flight()) Wake();
+  };
   links_->on_error = [this](const Status& why) { Fail(why); };
   std::string nic_host = own_address;
-  if (workers_ > 1 && (exchange_ == ExchangeKind::kSchedule || worker_shares_ || node_stages_)) {
-    TALLY_ASSIGN_OR_RETURN(const std::string bind, DataAddress(c.worker.bind, c.network.interfaces, c.network.insecure,
-                                                               own_address));
-    nic_host = bind;
-    LinkIdentity self;
-    self.index = c.worker.rank;
-    self.incarnation = incarnation_;
-    TALLY_ASSIGN_OR_RETURN(const std::string endpoint,
-                           links_->Listen(worker_transport_.get(), c.link.transport + "://" + bind + ":0", self));
-    data_endpoints_.push_back(endpoint);
-  }
+  if (workers_ > 1) TALLY_RETURN_IF_ERROR(ListenForPeers(own_address, &nic_host));
   ListenInMemory();
   if (workers_ > 1 && node_stages_ && c.link.shm) {
     node_memory_ = std::make_unique<NodeMemory>(&loop_);
@@ -261,6 +253,7 @@ void Engine::OnEpoch(EpochMessage message) {
   }
   FindPeers();
   MakeOwnerHost();
+  MakeStandalone();
   DialPeers();
   CheckJoined();
 }
@@ -272,49 +265,6 @@ std::string Engine::OwnNode() const {
   return {};
 }
 
-// Whom this worker exchanges frames with.
-void Engine::FindPeers() {
-  std::set<OwnerRef> peers;
-  // With node stages a position of the exchange is a node: whoever carries slabs there that this worker carries here.
-  const auto add = [&](std::uint32_t position) {
-    if (!nodes_.shared()) {
-      if (position != position_.value) peers.insert({Role::kWorker, position});
-      return;
-    }
-    const std::uint32_t own = nodes_.node_of(position_);
-    if (position == own) return;
-    const std::uint64_t here = nodes_.positions(own).size(), there = nodes_.positions(position).size();
-    for (std::uint32_t turn = 0; turn < std::lcm(here, there); ++turn) {
-      const std::uint32_t slab = turn * nodes_.count();
-      if (nodes_.carrier(slab, own) == position_) peers.insert({Role::kWorker, nodes_.carrier(slab, position).value});
-    }
-  };
-  const std::uint32_t positions = nodes_.exchange_positions(workers_);
-  for (const Member& m : epoch_.members) {
-    if (m.role == Role::kServer && server_shares_) peers.insert({Role::kServer, m.index});
-  }
-  for (std::uint32_t p = 0; p < positions && worker_shares_; ++p) add(p);
-  if (nodes_.shared()) {
-    for (const Position p : nodes_.positions(nodes_.node_of(position_))) {
-      if (p != position_) peers.insert({Role::kWorker, p.value});
-    }
-  }
-  if (exchange_ == ExchangeKind::kSchedule) {
-    std::vector<ScheduleStep> steps;
-    for (const ScheduleEntry& schedule : Schedules()) {
-      if (schedule_ != kScheduleAuto && schedule_ != schedule.name) continue;
-      for (std::uint32_t owner = 0; owner < positions; ++owner) {
-        schedule.generate(Position(owner), Position(nodes_.speaks_for(position_)), positions, &steps);
-        for (const ScheduleStep& step : steps) {
-          if (step.op != StepOp::kFinish) add(step.peer.value);
-        }
-      }
-    }
-  }
-  peers_.assign(peers.begin(), peers.end());
-}
-
-void Engine::MakeOwnerHost() {
   OwnerHost::Options host;
   host.self = {Role::kWorker, nodes_.speaks_for(position_)};
   host.job_hash = epoch_.job_hash;
@@ -346,34 +296,36 @@ void Engine::MakeOwnerHost() {
 // Of two workers the one with the higher position dials; servers are always dialled.
 void Engine::DialPeers() {
   for (const OwnerRef peer : peers_) {
-    if (peer.role == Role::kWorker && peer.index > position_.value) continue;
-    const auto member = std::find_if(epoch_.members.begin(), epoch_.members.end(), [&](const Member& m) {
-      return m.role == peer.role && (m.role == Role::kServer ? m.index : m.position.value) == peer.index;
-    });
-    if (member == epoch_.members.end()) {
-      Fail(Mismatch("the epoch names no member for a peer that the exchange needs"));
-      return;
-    }
-    const std::string local = shm_transport_ != nullptr && member->node == OwnNode()
-                                  ? EndpointOf(*member, kShmScheme)
-                                  : std::string();
-    if (local.empty()) {
-      DialMember(peer, *member);
-      continue;
-    }
-    const auto otherwise = [this, peer, member = *member](const Status& why) {
-      const Config& c = loaded_.config;
-      logger_->Warn("no link in memory to a process on this node",
-                    {{"peer", Describe(member)},
-                     {"instead", peer.role == Role::kServer ? c.servers.transport : c.link.transport},
-                     {"why", why.text()}});
-      DialMember(peer, member);
-    };
-    links_->Dial(shm_transport_.get(), peer, local, loaded_.config.membership.join_timeout, kShareBound, otherwise);
+    if (peer.role == Role::kServer || peer.index < position_.value) Dial(peer, loaded_.config.link.connections);
+    if (failed_) return;
   }
 }
 
-void Engine::DialMember(OwnerRef peer, const Member& member) {
+// In memory if the member is on this node and that can be done.
+void Engine::Dial(OwnerRef peer, std::uint32_t connections) {
+  const auto member = std::find_if(epoch_.members.begin(), epoch_.members.end(), [&](const Member& m) {
+    return m.role == peer.role && (m.role == Role::kServer ? m.index : m.position.value) == peer.index;
+  });
+  if (member == epoch_.members.end()) {
+    Fail(Mismatch("the epoch names no member for a peer that the exchange needs"));
+    return;
+  }
+  const std::string local = shm_transport_ != nullptr && member->node == OwnNode()
+                                ? EndpointOf(*member, kShmScheme)
+                                : std::string();
+  if (local.empty()) return DialMember(peer, *member, connections);
+  const auto otherwise = [this, peer, connections, member = *member](const Status& why) {
+    const Config& c = loaded_.config;
+    logger_->Warn("no link in memory to a process on this node",
+                  {{"peer", Describe(member)},
+                   {"instead", peer.role == Role::kServer ? c.servers.transport : c.link.transport},
+                   {"why", why.text()}});
+    DialMember(peer, member, connections);
+  };
+  links_->Dial(shm_transport_.get(), peer, local, loaded_.config.membership.join_timeout, kShareBound, otherwise);
+}
+
+void Engine::DialMember(OwnerRef peer, const Member& member, std::uint32_t connections) {
   const Config& c = loaded_.config;
   std::vector<std::string> endpoints = member.endpoints;
   std::erase_if(endpoints, [](const std::string& e) {
@@ -390,7 +342,7 @@ void Engine::DialMember(OwnerRef peer, const Member& member) {
     return;
   }
   Transport* transport = peer.role == Role::kServer ? server_transport_.get() : worker_transport_.get();
-  links_->Dial(transport, peer, endpoints, c.link.connections, c.membership.join_timeout);
+  links_->Dial(transport, peer, endpoints, connections, c.membership.join_timeout);
 }
 
 void Engine::CheckJoined() {
@@ -531,11 +483,12 @@ void Engine::OnFrame(Link& link, Frame& frame) {
   if (failed_ || leaving_) return;
   const FrameHeader& header = frame.header;
   const bool inside_node = header.kind == FrameKind::kNodePush || header.kind == FrameKind::kNodeReply;
+  const bool for_itself = inside_node || header.group == kStandaloneGroup;
   const Rank sender(link.peer().index);  // if it is a worker
   std::uint32_t speaks_for = link.peer().index;
   if (link.peer().role == Role::kWorker) {
     const Position position = positions_.position(sender);
-    speaks_for = inside_node ? position.value : nodes_.speaks_for(position);
+    speaks_for = for_itself ? position.value : nodes_.speaks_for(position);
   }
   if (header.role != link.peer().role || header.position != speaks_for || header.job_hash != epoch_.job_hash) {
     Fail(Corrupt("frame from " + DescribeMember(link.peer().role, link.peer().index, epoch_.members) + " speaks for " +
@@ -548,6 +501,12 @@ void Engine::OnFrame(Link& link, Frame& frame) {
 
 // `sender`: of a frame of a worker.
 bool Engine::Deliver(Frame& frame, Rank sender) {
+  if (frame.header.group == kStandaloneGroup) {
+    if (frame.header.epoch != epoch_.epoch) return true;  // fenced, as below
+    NoteCall(sender, frame.header.collective);
+    if (!failed_) standalone_->OnFrame(frame);
+    return true;
+  }
   const auto found = groups_.find(frame.header.group.value);
   if (found == groups_.end()) return false;
   GroupRuntime& group = *found->second;
@@ -604,16 +563,19 @@ void Engine::WatchSteps(const Status& suspicion) {
 void Engine::CheckSteps() {
   if (failed_ || leaving_) return;
   const Nanos interval = loaded_.config.membership.heartbeat * 2;
-  for (const auto& [id, group] : groups_) {
-    WatchedStep& watched = watched_steps_[id];
-    if (!group->in_flight() || watched.progress != group->progress()) {
-      watched = {group->progress(), 0};
-    } else if (++watched.still * interval >= loaded_.config.membership.dead) {
-      Fail(suspicion_);
-      return;
-    }
-  }
+  for (const auto& [id, group] : groups_) CheckStep(id, group->in_flight(), group->progress(), interval);
+  CheckStep(kStandaloneGroup.value, standalone_->in_flight(), standalone_->progress(), interval);
+  if (failed_) return;
   loop_.After(interval, [this] { CheckSteps(); });
+}
+
+void Engine::CheckStep(std::uint32_t id, bool in_flight, std::uint64_t progress, Nanos interval) {
+  WatchedStep& watched = watched_steps_[id];
+  if (!in_flight || watched.progress != progress) {
+    watched = {progress, 0};
+  } else if (++watched.still * interval >= loaded_.config.membership.dead) {
+    Fail(suspicion_);
+  }
 }
 
 Status Engine::Send(OwnerRef to, std::uint32_t key, const FrameHeader& header, std::span<const std::byte> payload,
@@ -671,6 +633,7 @@ void Engine::SetFailure(const Status& why) {
   for (const auto& [id, group] : groups_) {
     if (group->in_flight()) where += ", " + group->Describe();
   }
+  if (standalone_ != nullptr && standalone_->in_flight()) where += ", " + standalone_->Describe();
   const Status status = why.WithContext(where);
   {
     std::lock_guard lock(failure_mutex_);
@@ -691,6 +654,7 @@ void Engine::CompleteAll(const Status& status) {
   join_completion_.Complete(status);
   for (const auto& declaration : std::exchange(declarations_, {})) declaration->completion.Complete(status);
   for (const auto& [id, group] : groups_) group->FailAll(status);
+  if (standalone_ != nullptr) standalone_->FailAll(status);
 }
 
 Status Engine::failure() const {

@@ -28,12 +28,16 @@
 #include "server/core/owner_host.h"
 #include "server/core/positions.h"
 #include "worker/client.h"
+#include "worker/collective_runtime.h"
 #include "worker/group_runtime.h"
 #include "worker/node_collective.h"
 
 namespace tally {
 
-class Engine final : public LinkHandler, public MembershipEvents, public GroupEnvironment {
+class Engine final : public LinkHandler,
+                     public MembershipEvents,
+                     public GroupEnvironment,
+                     public CollectiveEnvironment {
  public:
   // Joins and waits until every link is up.
   static Result<std::unique_ptr<Engine>> Start(const LoadedConfig& config);
@@ -50,6 +54,8 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   Status AllReduce(std::span<float> data, ReduceOp op);
   Result<GroupRuntime*> MakeBuffer(std::size_t elements);
   Status AllReduce(GroupRuntime* buffer, ReduceOp op);
+  // Of any kind (collective_runtime.h); `shape` without a number.
+  Status Collective(CollectiveShape shape, const std::byte* in, std::byte* out);
   Status Leave();
   ClientStats Stats();
   Status failure() const;
@@ -75,6 +81,8 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   void Verdict(const VerdictMessage& verdict) override;
   void PostContinue(GroupRuntime* group, bool later) override;
   void Fail(const Status& why) override;
+  bool Reach(Position peer) override;
+  void Wake() override;
 
  private:
   // A caller that waits for its group's layout.
@@ -95,11 +103,15 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   Status StartTransports(LinkOptions options);
   void ListenInMemory();
   std::string OwnNode() const;
+  Status ListenForPeers(const std::string& own_address, std::string* nic_host);
   void FindPeers();
   void MakeOwnerHost();
+  void MakeStandalone();
   void DialPeers();
-  void DialMember(OwnerRef peer, const Member& member);
+  void DialMember(OwnerRef peer, const Member& member, std::uint32_t connections);
   std::string Over(Role peers) const;
+  void Dial(OwnerRef peer, std::uint32_t connections);
+  void CheckStep(std::uint32_t id, bool in_flight, std::uint64_t progress, Nanos interval);
   void TellGroup(const GroupRuntime& group);
   std::unique_ptr<NodeShare> MakeNodeShare(GroupId group);
   Nanos ShareBound() const;
@@ -153,6 +165,7 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   Nodes nodes_;  // none without node stages
   std::set<std::uint32_t> unshared_;         // positions of the node with which sharing failed
   std::unique_ptr<NodeMemory> node_memory_;  // null: this process shares none
+  std::unique_ptr<CollectiveRuntime> standalone_;  // of group 0; dies after the transports, too
   std::unique_ptr<OwnerHost> owner_host_;
   std::unique_ptr<Transport> control_transport_, worker_transport_, server_transport_;
   std::unique_ptr<Transport> shm_transport_;  // to members on this node; null: link.shm is off, or the NIC is emulated
@@ -161,6 +174,7 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   std::unique_ptr<Membership> membership_;
   std::vector<std::string> data_endpoints_;
   std::vector<OwnerRef> peers_;           // that need links
+  std::set<std::uint32_t> dialled_;       // positions, when a collective first wanted them
   EpochMessage epoch_;
   Positions positions_;                   // of the epoch
   Position position_;                     // this worker's
@@ -190,6 +204,7 @@ class Engine final : public LinkHandler, public MembershipEvents, public GroupEn
   std::unique_ptr<NodeShare> node_share_;
   std::unique_ptr<NodeCollective> on_node_;
   std::uint64_t last_call_ = 0, collective_groups_ = 0;                 // caller side
+  CollectiveShape on_node_call_;          // what on_node_ does: caller side
   std::uint64_t committed_ = 0, skipped_ = 0;
   bool told_saturated_ = false, told_loss_scale_ = false, told_unshared_ = false;
 };

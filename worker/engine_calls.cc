@@ -174,6 +174,7 @@ Status Engine::AllReduce(std::span<float> data, ReduceOp op) {
   const CollectiveShape shape{data.size(), DType::kFloat32, op, ++last_call_};
   if (on_node_ != nullptr) {
     const DefaultFloatingPoint mode;
+    on_node_call_ = shape;
     return EndOnNode(on_node_->AllReduce(data, data, shape));
   }
   TALLY_ASSIGN_OR_RETURN(GroupRuntime * group, CollectiveGroup(shape));
@@ -186,8 +187,30 @@ Status Engine::AllReduce(GroupRuntime* buffer, ReduceOp op) {
   const CollectiveShape shape{input.size(), DType::kFloat32, op, ++last_call_};
   if (on_node_ == nullptr || !buffer->all_share) return RunCollective(buffer, shape, {});
   const DefaultFloatingPoint mode;
+  on_node_call_ = shape;
   const std::uint32_t number = buffer->tables().message.group.value;
   return EndOnNode(on_node_->AllReduceShared(buffer->node_inputs, {buffer->result(0), input.size()}, shape, number));
+}
+
+Status Engine::Collective(CollectiveShape shape, const std::byte* in, std::byte* out) {
+  if (failed_) return failure();
+  shape.call = ++last_call_;
+  CollectiveCall& call = standalone_->call;
+  call.completion.Reset();
+  call.shape = shape;
+  call.in = in;
+  call.out = out;
+  Post([this] {
+    CollectiveCall& begun = standalone_->call;
+    if (!failed_) NoteCall(Position(links_->self().index), begun.shape);
+    if (failed_) {
+      begun.completion.Complete(failure());
+    } else {
+      standalone_->Begin();
+    }
+  });
+  const auto what = [this] { return Ask([this] { return standalone_->Describe(); }); };
+  return Wait(call.completion, what, nullptr);
 }
 
 // An error that this rank alone may know of ends the job.
@@ -222,8 +245,14 @@ Status Engine::MeetNode() {
   options.ranks = workers_;
   options.spin = loaded_.config.worker.spin;
   options.timeout = loaded_.config.step.timeout;
-  options.alive = [this, told = Nanos{0}](Nanos waited) mutable {
+  options.alive = [this, told = Nanos{0}, noted = std::uint64_t{0}](Nanos waited) mutable {
     if (failed_) return failure();
+    // Ranks that are in a call of the engine's would not meet this one in memory.
+    if (std::exchange(noted, on_node_call_.call) != on_node_call_.call) {
+      Post([this, shape = on_node_call_] {
+        if (!failed_) NoteCall(Position(links_->self().index), shape);
+      });
+    }
     if (waited < told) told = Nanos{0};  // another wait
     if (waited - told >= kSpeakUp) {
       told = waited;

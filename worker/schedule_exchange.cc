@@ -1,8 +1,5 @@
-// The executor of peer-to-peer schedules: every planned frame follows its program (common/schedule) on its own. A
-// running sum is added up in the received buffer, which then travels on: no copy. Only frames that this position starts
-// cost credit, until their total is here; that bounds what any neighbour can have outstanding. No deadlock where several
-// positions start a slab, each in an order of its own: credit holds N frames, as many as begin in a stripe, so the lowest
-// unfinished stripe is under way everywhere.
+// Gradients by a peer-to-peer schedule (schedule_executor.h). A running sum is added up in the received buffer, which
+// then travels on: no copy.
 
 #include <algorithm>
 #include <atomic>
@@ -10,15 +7,15 @@
 #include <vector>
 
 #include "common/check.h"
-#include "common/recycled_list.h"
 #include "common/reduce/reduce.h"
 #include "common/schedule/schedule.h"
 #include "worker/exchange.h"
+#include "worker/schedule_executor.h"
 
 namespace tally {
 namespace {
 
-class ScheduleExchange final : public Exchange {
+class ScheduleExchange final : public Exchange, private ScheduleActions {
  public:
   ScheduleExchange(const ExchangeOptions& options, std::shared_ptr<const GroupTables> tables, const FramePlan* plan,
                    const ScheduleEntry& schedule, BufferPool* pool, ExchangeEnvironment* environment)
@@ -27,19 +24,17 @@ class ScheduleExchange final : public Exchange {
         plan_(plan),
         pool_(pool),
         environment_(environment),
+        executor_(this, options.limits.credit_bytes, options.limits.credit_bytes * options.senders),
         programs_(options.positions),
         states_(plan->frames.size()),
         scratch_(kMaxSlabElements) {
     for (std::uint32_t owner = 0; owner < options.positions; ++owner) {
       schedule.generate(Position(owner), options.self, options.positions, &programs_[owner]);
     }
-    starts_.reserve(plan->frames.size());
   }
 
   void BeginStep(StepId step, std::uint16_t verdict_flags, double declared_weight,
                  const CollectiveShape& collective) override {
-    parked_.Clear();
-    parked_bytes_ = 0;
     header_ = options_.header;
     header_.role = Role::kWorker;
     header_.position = options_.self.value;
@@ -48,34 +43,17 @@ class ScheduleExchange final : public Exchange {
     header_.collective = collective;
     declared_ = declared_weight;
     for (FrameState& state : states_) state = {};
-    starts_.clear();
-    next_start_ = 0;
-    outstanding_ = 0;
+    executor_.Begin(states_.size());
   }
 
   Status StartBucket(std::uint32_t bucket) override {
     for (std::uint32_t f = plan_->bucket_begin[bucket]; f < plan_->bucket_begin[bucket + 1]; ++f) {
-      states_[f].started = true;
-      if (Starts(f)) {
-        starts_.push_back(f);
-      } else {
-        TALLY_RETURN_IF_ERROR(Advance(f));
-      }
+      TALLY_RETURN_IF_ERROR(executor_.Start(f));
     }
-    return Continue();
+    return executor_.Continue();
   }
 
-  Status Continue() override {
-    while (next_start_ < starts_.size()) {
-      const std::uint32_t f = starts_[next_start_];
-      const std::uint64_t bytes = plan_->frames[f].payload_bytes;
-      if (outstanding_ != 0 && outstanding_ + bytes > options_.limits.credit_bytes) return Status::Ok();
-      ++next_start_;
-      outstanding_ += bytes;
-      TALLY_RETURN_IF_ERROR(Advance(f));
-    }
-    return Status::Ok();
-  }
+  Status Continue() override { return executor_.Continue(); }
 
   Status OnFrame(Frame& frame) override {
     const FrameHeader& header = frame.header;
@@ -96,118 +74,41 @@ class ScheduleExchange final : public Exchange {
       return Corrupt("schedule frame with " + std::to_string(frame.payload.size()) + " payload bytes, expected " +
                      std::to_string(planned.payload_bytes));
     }
-    const StepOp op = header.kind == FrameKind::kPartial ? StepOp::kReceiveAdd : StepOp::kReceiveTotal;
-    const ScheduleStep awaited{op, Position(header.position)};
-    const std::vector<ScheduleStep>& program = Program(f);
-    const FrameState& state = states_[f];
-    if (std::find(program.begin() + static_cast<std::ptrdiff_t>(state.at), program.end(), awaited) == program.end()) {
-      return Corrupt("unexpected " + std::string(op == StepOp::kReceiveAdd ? "partial" : "total") + " of slab " +
-                     std::to_string(header.slabs.front()) + " from " +
-                     NameOf(options_.speaker, header.slabs.front(), Position(header.position)));
-    }
-    if (state.started && state.at < program.size() && program[state.at] == awaited) {
-      TALLY_RETURN_IF_ERROR(Consume(f, frame));
-      TALLY_RETURN_IF_ERROR(Advance(f));
-      return Continue();
-    }
-    parked_bytes_ += frame.payload.size();
-    if (parked_bytes_ > options_.limits.credit_bytes * options_.senders) {
-      return Corrupt("early frames exceed the credit of all positions: a peer ignores its credit");
-    }
-    Parked& parked = parked_.Add();
-    parked.frame = f;
-    std::swap(parked.received, frame);
-    return Status::Ok();
+    return executor_.OnFrame(f, frame);
   }
 
   bool draining() const override { return draining_ != 0; }
 
-  std::string Missing(std::size_t max_items) const override {
-    std::string text;
-    std::size_t items = 0, count = 0;
-    for (std::uint32_t f = 0; f < states_.size(); ++f) {
-      const std::vector<ScheduleStep>& program = Program(f);
-      if (states_[f].at >= program.size()) continue;
-      ++count;
-      if (items == max_items) continue;
-      ++items;
-      const ScheduleStep& step = program[states_[f].at];
-      const bool receives = step.op == StepOp::kReceiveAdd || step.op == StepOp::kReceiveTotal;
-      text += (text.empty() ? "" : ", ") + ("slab " + std::to_string(plan_->frames[f].slabs.front())) +
-              (receives ? " from " + NameOf(options_.speaker, plan_->frames[f].slabs.front(), step.peer)
-                        : std::string(" waits for credit"));
-    }
-    return count == 0 ? "" : std::to_string(count) + " frames unfinished: " + text + (count > items ? ", …" : "");
-  }
+  std::string Missing(std::size_t max_items) const override { return executor_.Missing(max_items); }
 
  private:
   struct FrameState {
-    bool started = false;
     bool non_finite = false;
-    std::size_t at = 0;      // next step of the program
     BufferRef sum;           // running sum; empty before the first ReceiveAdd
     BufferRef total;         // result in transit, if not sent from the output itself
     double weight = 0;       // of the running sum or total
   };
-  struct Parked {
-    std::uint32_t frame;
-    Frame received;
-  };
 
-  const std::vector<ScheduleStep>& Program(std::uint32_t f) const {
+  const std::vector<ScheduleStep>& Program(std::uint32_t f) const override {
     return programs_[tables_->message.owner_list[plan_->frames[f].owner].index];
   }
-  bool Starts(std::uint32_t f) const {
-    return !Program(f).empty() && Program(f).front().op == StepOp::kSendPartial;
+  std::uint64_t CreditBytes(std::uint32_t f) const override { return plan_->frames[f].payload_bytes; }
+  std::uint32_t FirstSlab(std::uint32_t f) const override { return plan_->frames[f].slabs.front(); }
+  std::string Name(std::uint32_t f, Position peer) const override {
+    return NameOf(options_.speaker, FirstSlab(f), peer);
   }
 
-  // Runs the program up to the next receive that has nothing to receive.
-  Status Advance(std::uint32_t f) {
+  void Done(std::uint32_t f) override {
     FrameState& state = states_[f];
-    const std::vector<ScheduleStep>& program = Program(f);
-    while (state.at < program.size()) {
-      const ScheduleStep& step = program[state.at];
-      switch (step.op) {
-        case StepOp::kSendPartial:
-          TALLY_RETURN_IF_ERROR(SendPartial(f, step.peer));
-          break;
-        case StepOp::kFinish:
-          Finish(f);
-          break;
-        case StepOp::kSendTotal:
-          TALLY_RETURN_IF_ERROR(SendTotal(f, step.peer));
-          break;
-        case StepOp::kReceiveAdd:
-        case StepOp::kReceiveTotal: {
-          const auto found = std::find_if(parked_.begin(), parked_.end(), [&](const Parked& p) {
-            return p.frame == f && p.received.header.position == step.peer.value &&
-                   (p.received.header.kind == FrameKind::kPartial) == (step.op == StepOp::kReceiveAdd);
-          });
-          if (found == parked_.end()) return Status::Ok();
-          std::swap(*found, parked_.back());
-          Frame& frame = parked_.back().received;
-          parked_.RemoveLast();
-          parked_bytes_ -= frame.payload.size();
-          TALLY_RETURN_IF_ERROR(Consume(f, frame));
-          frame.hold.Reset();
-          continue;  // Consume moved on
-        }
-      }
-      ++state.at;
-    }
     state.total.Reset();
-    if (Starts(f)) outstanding_ -= plan_->frames[f].payload_bytes;
     const Delivered delivered = state.non_finite                          ? Delivered::kNonFinite
                                 : static_cast<float>(state.weight) == 0 ? Delivered::kNothing
                                                                           : Delivered::kMean;
     for (const std::uint32_t u : plan_->frames[f].slabs) environment_->SlabDone(u, delivered);
-    return Status::Ok();
   }
 
-  Status Consume(std::uint32_t f, Frame& frame) {
+  Status Receive(std::uint32_t f, const ScheduleStep& step, Frame& frame) override {
     FrameState& state = states_[f];
-    const ScheduleStep& step = Program(f)[state.at];
-    ++state.at;
     if (step.op == StepOp::kReceiveTotal) {
       state.weight = frame.header.weight;
       state.non_finite = (frame.header.flags & kFlagNonFinite) != 0;
@@ -260,7 +161,7 @@ class ScheduleExchange final : public Exchange {
     }
   }
 
-  Status SendPartial(std::uint32_t f, Position peer) {
+  Status SendPartial(std::uint32_t f, Position peer) override {
     FrameState& state = states_[f];
     const PlannedFrame& planned = plan_->frames[f];
     header_.kind = FrameKind::kPartial;
@@ -298,7 +199,7 @@ class ScheduleExchange final : public Exchange {
   }
 
   // mean = S / W into the output.
-  void Finish(std::uint32_t f) {
+  void Finish(std::uint32_t f) override {
     FrameState& state = states_[f];
     const PlannedFrame& planned = plan_->frames[f];
     const bool alone = !state.sum;  // one position: the own contribution is the sum
@@ -323,7 +224,7 @@ class ScheduleExchange final : public Exchange {
     state.sum.Reset();
   }
 
-  Status SendTotal(std::uint32_t f, Position peer) {
+  Status SendTotal(std::uint32_t f, Position peer) override {
     FrameState& state = states_[f];
     const PlannedFrame& planned = plan_->frames[f];
     header_.kind = FrameKind::kTotal;
@@ -355,14 +256,10 @@ class ScheduleExchange final : public Exchange {
   const FramePlan* plan_;
   BufferPool* pool_;
   ExchangeEnvironment* environment_;
+  ScheduleExecutor executor_;
   std::vector<std::vector<ScheduleStep>> programs_;  // by owner position
   std::vector<FrameState> states_;                   // by planned frame
   std::vector<float> scratch_;
-  std::vector<std::uint32_t> starts_;  // frames that this position starts, in send order
-  std::size_t next_start_ = 0;
-  std::uint64_t outstanding_ = 0;
-  RecycledList<Parked> parked_;
-  std::uint64_t parked_bytes_ = 0;
   std::atomic<std::uint64_t> draining_{0};
   FrameHeader header_;
   double declared_ = 1;

@@ -29,6 +29,9 @@ struct ScheduleStep {
   bool operator==(const ScheduleStep&) const = default;
 };
 
+// Which of the two trees of a program runs (halves.h).
+enum class Half : std::uint8_t { kBoth, kReduce, kBroadcast };
+
 // A generator: appends nothing to state, reads no clock; the same arguments give the same steps.
 // owner < positions, self < positions, positions >= 1. `out` is cleared first.
 using ScheduleGenerator = void (*)(Position owner, Position self, std::uint32_t positions,
@@ -55,13 +58,14 @@ Result<const ScheduleEntry*> FindSchedule(std::string_view name);
 // Proves a schedule for N positions by running the programs of a whole stripe (every position once the owner) over
 // links that buffer a single frame each: every position ends with the sum of every contribution exactly once, added
 // from left to right in the order u+1, …, u where `ring_order` promises it; sends and receives pair up; nothing
-// deadlocks; the busiest link carries what the formula says. Errors: kInternal with schedule, positions, owner, position
-// and fault.
+// deadlocks; the busiest link carries what the formula says. Of a half: the owner ends with that sum (kReduce), or every
+// position with what the owner began with (kBroadcast), over one frame per position and slab. Errors: kInternal with
+// schedule, positions, owner, position and fault.
 struct VerifyReport {
   std::uint64_t messages = 0;
   std::uint64_t busiest_link_slabs = 0;
   std::vector<std::vector<std::uint32_t>> order;  // per owner: positions in the order of addition
 };
-Result<VerifyReport> VerifySchedule(const ScheduleEntry& schedule, std::uint32_t positions);
+Result<VerifyReport> VerifySchedule(const ScheduleEntry& schedule, std::uint32_t positions, Half half = Half::kBoth);
 
 }  // namespace tally

@@ -4,7 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include "common/schedule/schedule.h"
+#include "common/schedule/halves.h"
 
 namespace tally {
 namespace {
@@ -39,8 +39,8 @@ std::string Describe(const ScheduleStep& step) {
 
 class Verifier {
  public:
-  Verifier(const ScheduleEntry& schedule, std::uint32_t positions)
-      : schedule_(schedule), n_(positions), programs_(std::size_t{n_} * n_), links_(std::size_t{n_} * n_),
+  Verifier(const ScheduleEntry& schedule, std::uint32_t positions, Half half)
+      : schedule_(schedule), half_(half), n_(positions), programs_(std::size_t{n_} * n_), links_(std::size_t{n_} * n_),
         link_load_(std::size_t{n_} * n_, 0) {
     report_.order.resize(n_);
   }
@@ -78,6 +78,7 @@ class Verifier {
         Program& program = At(owner, self);
         program.sum = {self};
         schedule_.generate(Position{owner}, Position{self}, n_, &program.steps);
+        KeepHalf(half_, &program.steps);
         for (const ScheduleStep& step : program.steps) {
           if (step.op == StepOp::kFinish) continue;
           if (step.peer.value >= n_ || step.peer.value == self) {
@@ -146,6 +147,11 @@ class Verifier {
     Program& program = At(owner, self);
     if (self != owner) return Fault(owner, self, "finishes a slab that it does not own");
     if (program.has_total) return Fault(owner, self, "finishes twice");
+    program.has_total = true;
+    if (half_ == Half::kBroadcast) {
+      if (program.sum.size() != 1) return Fault(owner, self, "begins with more than its own numbers");
+      return Status::Ok();
+    }
     for (std::uint32_t p = 0; p < n_; ++p) {
       const auto times = std::count(program.sum.begin(), program.sum.end(), p);
       if (times != 1) {
@@ -160,7 +166,6 @@ class Verifier {
                                       std::to_string((owner + 1 + p) % n_));
       }
     }
-    program.has_total = true;
     report_.order[owner] = program.sum;
     return Status::Ok();
   }
@@ -170,7 +175,10 @@ class Verifier {
       for (std::uint32_t self = 0; self < n_; ++self) {
         const Program& program = At(owner, self);
         if (!program.done()) return Fault(owner, self, "never gets past " + Describe(program.steps[program.next]));
-        if (!program.has_total) return Fault(owner, self, "ends without the total");
+        const bool gets_total = half_ != Half::kReduce || self == owner;
+        if (program.has_total != gets_total) {
+          return Fault(owner, self, gets_total ? "ends without the total" : "ends with a total that is the owner's");
+        }
       }
     }
     for (std::uint32_t from = 0; from < n_; ++from) {
@@ -180,6 +188,7 @@ class Verifier {
       }
     }
     report_.busiest_link_slabs = *std::max_element(link_load_.begin(), link_load_.end());
+    if (half_ != Half::kBoth) return CheckMessages();
     const std::uint64_t expected = schedule_.busiest_link_slabs(n_);
     if (report_.busiest_link_slabs != expected) {
       return Internal("schedule " + std::string(schedule_.name) + " with " + std::to_string(n_) +
@@ -189,7 +198,16 @@ class Verifier {
     return Status::Ok();
   }
 
+  // A tree over n positions has n - 1 edges, and there is one for each owner.
+  Status CheckMessages() const {
+    const std::uint64_t expected = std::uint64_t{n_} * (n_ - 1);
+    if (report_.messages == expected) return Status::Ok();
+    return Internal("half of schedule " + std::string(schedule_.name) + " with " + std::to_string(n_) + " positions sends " +
+                    std::to_string(report_.messages) + " messages, expected " + std::to_string(expected));
+  }
+
   const ScheduleEntry& schedule_;
+  const Half half_;
   const std::uint32_t n_;
   std::vector<Program> programs_;              // [owner * n + position]
   std::vector<std::optional<Message>> links_;  // [from * n + to]
@@ -199,9 +217,9 @@ class Verifier {
 
 }  // namespace
 
-Result<VerifyReport> VerifySchedule(const ScheduleEntry& schedule, std::uint32_t positions) {
+Result<VerifyReport> VerifySchedule(const ScheduleEntry& schedule, std::uint32_t positions, Half half) {
   TALLY_CHECK(positions >= 1, "a schedule needs a position");
-  return Verifier(schedule, positions).Run();
+  return Verifier(schedule, positions, half).Run();
 }
 
 }  // namespace tally

@@ -3,9 +3,33 @@
 #include <string>
 
 namespace tally {
+namespace {
+
+std::string OpText(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum: return "sum";
+    case ReduceOp::kMean: return "mean";
+    case ReduceOp::kMin: return "minimum";
+    case ReduceOp::kMax: return "maximum";
+    case ReduceOp::kProduct: return "product";
+    case ReduceOp::kAnd:
+    case ReduceOp::kOr:
+    case ReduceOp::kXor: return std::string("bitwise ") + ReduceOpName(op);
+  }
+  return "unknown operation";
+}
+
+}  // namespace
+
 std::string DescribeCollective(const CollectiveShape& shape) {
-  return std::string(shape.op == ReduceOp::kSum ? "the sum" : "the mean") + " of " + std::to_string(shape.elements) +
-         " " + std::string(DTypeName(shape.dtype)) + " elements";
+  const std::string what = std::to_string(shape.elements) + " " + DTypeName(shape.dtype) + " elements";
+  switch (shape.kind) {
+    case CollectiveKind::kAllReduce: return "the " + OpText(shape.op) + " of " + what;
+    case CollectiveKind::kBroadcast: return "a broadcast of " + what + " from rank " + std::to_string(shape.root);
+    case CollectiveKind::kAllGather: return "an all-gather of " + what + " per rank";
+    case CollectiveKind::kReduceScatter: return "a reduce-scatter by " + OpText(shape.op) + " of " + what + " per rank";
+  }
+  return "an unknown collective of " + what;
 }
 
 Status CollectiveMismatch(Rank one, const CollectiveShape& ones, Rank other, const CollectiveShape& others) {

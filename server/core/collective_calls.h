@@ -15,7 +15,7 @@ namespace tally {
 // kMismatch for a call that two ranks make differently, both shapes named.
 Status CollectiveMismatch(Rank one, const CollectiveShape& ones, Rank other, const CollectiveShape& others);
 
-// "the sum of 100 fp32 elements".
+// "the sum of 100 fp32 elements", "a broadcast of 7 int8 elements from rank 2".
 std::string DescribeCollective(const CollectiveShape& shape);
 
 class CollectiveCalls {

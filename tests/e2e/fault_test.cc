@@ -28,13 +28,13 @@ constexpr std::chrono::seconds Patience(int seconds) { return std::chrono::secon
 struct Job {
   // `dealt`: over two nodes, so that of three workers ranks 1 and 2 have each other's position.
   explicit Job(std::uint32_t workers, std::uint32_t servers, int steps, std::vector<std::string> settings = {},
-               bool calls = false, bool dealt = false) {
+               const char* calls = nullptr, bool dealt = false) {
     LocalJobOptions options;
     options.workers = workers;
     options.servers = servers;
     options.server_program = TALLY_SERVER_PROGRAM;
     options.worker_command = {TALLY_STEP_WORKER, std::to_string(steps), "2"};
-    if (calls) options.worker_command.push_back("calls");
+    if (calls != nullptr) options.worker_command.push_back(calls);
     if (dealt) {
       const std::vector<std::string> shell = {
           "/bin/sh", "-c", "TALLY_TOPOLOGY_NODE=n$((RANK % 2)); export TALLY_TOPOLOGY_NODE; exec \"$0\" \"$@\""};
@@ -71,7 +71,7 @@ struct Job {
 };
 
 // Servers, victim (-1: a server), what workers do.
-enum class Doing { kSteps, kNodeSteps, kNodeCalls, kDealtSteps, kDealtNodeSteps };
+enum class Doing { kSteps, kNodeSteps, kNodeCalls, kDealtSteps, kDealtNodeSteps, kCollectives };
 class Kill : public testing::TestWithParam<std::tuple<std::uint32_t, int, Doing>> {};
 
 TEST_P(Kill, EndsTheJobEverywhereNamingTheDead) {
@@ -82,8 +82,10 @@ TEST_P(Kill, EndsTheJobEverywhereNamingTheDead) {
   std::mt19937 random(seed);
   std::vector<std::string> settings;
   const bool dealt = doing == Doing::kDealtSteps || doing == Doing::kDealtNodeSteps;
-  if (doing != Doing::kSteps && doing != Doing::kDealtSteps) settings.push_back("aggregation.mode=hierarchical");
-  Job job(3, servers, 100000, settings, doing == Doing::kNodeCalls, dealt);
+  const bool stages = doing == Doing::kNodeSteps || doing == Doing::kNodeCalls || doing == Doing::kDealtNodeSteps;
+  if (stages) settings.push_back("aggregation.mode=hierarchical");
+  const char* calls = doing == Doing::kNodeCalls ? "calls" : doing == Doing::kCollectives ? "collectives" : nullptr;
+  Job job(3, servers, 100000, settings, calls, dealt);
   if (const Status started = job.job->Start(); !started.ok()) FAIL() << started.text();
   const std::size_t dead = victim < 0 ? job.job->server_process(servers - 1)
                                       : job.job->worker_process(static_cast<std::uint32_t>(victim));
@@ -123,7 +125,9 @@ INSTANTIATE_TEST_SUITE_P(Members, Kill,
                                          std::tuple(0U, 2, Doing::kDealtSteps), std::tuple(2U, 1, Doing::kDealtSteps),
                                          std::tuple(0U, 1, Doing::kDealtNodeSteps),
                                          std::tuple(0U, 2, Doing::kDealtNodeSteps),
-                                         std::tuple(1U, 2, Doing::kDealtNodeSteps)));
+                                         std::tuple(1U, 2, Doing::kDealtNodeSteps),
+                                         std::tuple(0U, 1, Doing::kCollectives), std::tuple(0U, 0, Doing::kCollectives),
+                                         std::tuple(1U, 2, Doing::kCollectives)));
 
 TEST(Job, RunsToItsEndAndLeavesNothing) {
   for (const std::uint32_t servers : {0U, 2U}) {

@@ -1,6 +1,7 @@
 // A worker process for fault tests: joins from its environment, makes steps until told otherwise, says each on stdout.
-//   step_worker STEPS [PAUSE_MS [calls]]   exit code as the command line's: 0 done, 4 peer lost, …
-// With "calls" a step is two standalone all-reduces, of the worker's own memory and of a buffer.
+//   step_worker STEPS [PAUSE_MS [calls|collectives]]   exit code as the command line's: 0 done, 4 peer lost, …
+// With "calls" a step is two standalone all-reduces, of the worker's own memory and of a buffer, with "collectives" one of
+// each other kind.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -32,6 +33,24 @@ Status Call(Client& client, Buffer& buffer, int step) {
   return Check(buffer.output(), 1, client.workers(), step);
 }
 
+Status Collectives(Client& client, int step) {
+  const std::int64_t n = client.workers(), rank = client.rank().value, root = step % n;
+  std::vector<std::int64_t> own(kElements, rank + step), all(kElements * client.workers());
+  TALLY_RETURN_IF_ERROR(client.AllGather(std::span(own), std::span(all)));
+  for (std::size_t j = 0; j < all.size(); ++j) {
+    if (all[j] != static_cast<std::int64_t>(j / kElements) + step) return Internal("wrong all-gather");
+  }
+  TALLY_RETURN_IF_ERROR(client.ReduceScatter(std::span(all), std::span(own), ReduceOp::kSum));
+  for (const std::int64_t x : own) {
+    if (x != n * (rank + step)) return Internal("wrong reduce-scatter");
+  }
+  TALLY_RETURN_IF_ERROR(client.Broadcast(std::span(own), Rank(static_cast<std::uint32_t>(root))));
+  for (const std::int64_t x : own) {
+    if (x != n * (root + step)) return Internal("wrong broadcast");
+  }
+  return Status::Ok();
+}
+
 Status Step(Client& client, Group& group, int step) {
   auto g = group.Input(0);
   for (std::size_t j = 0; j < kElements; ++j) g[j] = IntValue(client.rank().value, j + static_cast<std::size_t>(step));
@@ -40,7 +59,8 @@ Status Step(Client& client, Group& group, int step) {
   return Check(group.Output(0), static_cast<float>(client.workers()), client.workers(), step);
 }
 
-Status Work(int steps, int pause_ms, bool calls) {
+Status Work(int steps, int pause_ms, const std::string& doing) {
+  const bool calls = doing == "calls";
   ConfigSources sources;
   sources.environment = ProcessEnvironment();
   TALLY_ASSIGN_OR_RETURN(const LoadedConfig config, LoadConfig(sources));
@@ -52,7 +72,9 @@ Status Work(int steps, int pause_ms, bool calls) {
     TALLY_ASSIGN_OR_RETURN(buffer, client->MakeBuffer(kElements));
   }
   for (int step = 0; step < steps; ++step) {
-    TALLY_RETURN_IF_ERROR(calls ? Call(*client, *buffer, step) : Step(*client, *group, step));
+    TALLY_RETURN_IF_ERROR(calls                    ? Call(*client, *buffer, step)
+                          : doing == "collectives" ? Collectives(*client, step)
+                                                   : Step(*client, *group, step));
     std::printf("step %d\n", step);
     std::fflush(stdout);
     std::this_thread::sleep_for(std::chrono::milliseconds(pause_ms));
@@ -64,7 +86,8 @@ Status Work(int steps, int pause_ms, bool calls) {
 }  // namespace tally::test
 
 int main(int argc, char** argv) {
-  const tally::Status status = tally::test::Work(argc > 1 ? std::atoi(argv[1]) : 10, argc > 2 ? std::atoi(argv[2]) : 5, argc > 3);
+  const tally::Status status = tally::test::Work(argc > 1 ? std::atoi(argv[1]) : 10, argc > 2 ? std::atoi(argv[2]) : 5,
+                                                 argc > 3 ? argv[3] : "steps");
   if (!status.ok()) std::fprintf(stderr, "error: %s\n", status.text().c_str());
   return tally::ExitCode(status.kind());
 }

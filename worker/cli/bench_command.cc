@@ -1,10 +1,10 @@
-// tally bench: codec (bench_codec.h), and allreduce, which times standalone all-reduces and checks every element. Alone
-// it starts its own local job; under a launcher (RANK is set) it is one rank of one.
+// tally bench: codec (bench_codec.h), and allreduce, broadcast, allgather and reducescatter, which time standalone
+// collectives and check every element. Alone each starts its own local job; under a launcher (RANK is set) it is one rank
+// of one.
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <algorithm>
-#include <array>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -12,6 +12,7 @@
 
 #include "common/config/config.h"
 #include "worker/cli/bench_codec.h"
+#include "worker/cli/bench_collective.h"
 #include "worker/cli/command.h"
 #include "worker/cli/local_job.h"
 #include "worker/cli/options.h"
@@ -29,31 +30,10 @@ struct BenchOptions {
   std::string sizes = "1KiB,64KiB,1MiB,25MiB";
   std::uint32_t iterations = 20, warmup = 3;
   std::string timeout = "300s";
+  std::string dtype = "fp32", op = "sum";
   bool arena = false;
-};
-
-// Position- and rank-dependent integers whose sums are exact in fp32 for up to 64 ranks: (rank + 1) * ((7j mod 251) - 125).
-class Pattern {
- public:
-  Pattern() {
-    for (std::size_t j = 0; j < kPeriod; ++j) values_[j] = static_cast<float>(static_cast<int>(7 * j % kPeriod) - 125);
-  }
-  void Fill(std::span<float> data, std::size_t shift, float factor) const {
-    for (std::size_t j = 0, p = shift % kPeriod; j < data.size(); ++j, p = p + 1 == kPeriod ? 0 : p + 1) {
-      data[j] = factor * values_[p];
-    }
-  }
-  std::uint64_t Wrong(std::span<const float> data, std::size_t shift, float factor) const {
-    std::uint64_t wrong = 0;
-    for (std::size_t j = 0, p = shift % kPeriod; j < data.size(); ++j, p = p + 1 == kPeriod ? 0 : p + 1) {
-      wrong += data[j] != factor * values_[p] ? 1U : 0U;
-    }
-    return wrong;
-  }
-
- private:
-  static constexpr std::size_t kPeriod = 251;
-  std::array<float, kPeriod> values_;
+  const char* command = "";
+  BenchedKind kind;  // of these
 };
 
 // Busy seconds of the whole machine since boot (user, nice, system, irq, softirq), in ticks of 10 ms.
@@ -72,26 +52,17 @@ struct Measured {
 };
 
 // One size on one rank. Every rank gets the same result: times and counts travel by all-reduce themselves.
-Result<Measured> Measure(Client& client, std::size_t count, const BenchOptions& options) {
+Result<Measured> Measure(Client& client, BenchedCollective& collective, const BenchOptions& options) {
   const std::uint32_t ranks = client.workers(), rank = client.rank().value;
-  std::vector<float> own(options.arena ? 0 : count), times(std::size_t{options.iterations} * ranks, 0.0F);
-  Buffer* buffer = nullptr;
-  std::span<float> in(own);
-  std::span<const float> out(own);
-  if (options.arena) {
-    TALLY_ASSIGN_OR_RETURN(buffer, client.MakeBuffer(count));
-    in = buffer->input();
-    out = buffer->output();
-  }
-  const Pattern pattern;
+  std::vector<float> times(std::size_t{options.iterations} * ranks, 0.0F);
   std::uint64_t wrong = 0;
   double busy = 0;
   for (std::uint32_t i = 0; i < options.warmup + options.iterations; ++i) {
-    pattern.Fill(in, i, static_cast<float>(rank + 1));
+    collective.Fill(i);
     TALLY_RETURN_IF_ERROR(client.Barrier());
     const double busy_before = MachineBusySeconds();
     const auto begin = std::chrono::steady_clock::now();
-    TALLY_RETURN_IF_ERROR(buffer != nullptr ? client.AllReduce(*buffer) : client.AllReduce(own));
+    TALLY_RETURN_IF_ERROR(collective.Call());
     const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begin;
     if (i >= options.warmup) {
       busy += MachineBusySeconds() - busy_before;
@@ -99,7 +70,7 @@ Result<Measured> Measure(Client& client, std::size_t count, const BenchOptions& 
     }
     // Ranks that are done do not check while others are still being timed on the same cores.
     TALLY_RETURN_IF_ERROR(client.Barrier());
-    wrong += pattern.Wrong(out, i, static_cast<float>(ranks * (ranks + 1) / 2));
+    wrong += collective.Wrong(i);
   }
   TALLY_RETURN_IF_ERROR(client.AllReduce(times));
   std::vector<float> totals = {static_cast<float>(wrong)};
@@ -110,54 +81,77 @@ Result<Measured> Measure(Client& client, std::size_t count, const BenchOptions& 
     measured.slowest_us.push_back(static_cast<double>(*std::max_element(row, row + ranks)));
   }
   measured.wrong = static_cast<double>(totals[0]);
-  const double gigabytes = static_cast<double>(options.iterations) * static_cast<double>(count) * 4 / 1e9;
+  const double gigabytes = static_cast<double>(options.iterations) * static_cast<double>(collective.bytes()) / 1e9;
   measured.cpu_s_per_gb = gigabytes > 0 ? busy / gigabytes : 0;
   return measured;
 }
 
-Result<std::vector<std::uint64_t>> ParseSizes(const std::string& text) {
+Result<std::vector<std::uint64_t>> ParseSizes(const std::string& text, DType dtype) {
   std::vector<std::uint64_t> sizes;
   std::stringstream stream(text);
   for (std::string part; std::getline(stream, part, ',');) {
     TALLY_ASSIGN_OR_RETURN(const std::uint64_t bytes, ParseBytes(part));
-    if (bytes % 4 != 0) return InvalidArgument("--sizes: " + part + " is not a whole number of fp32 elements");
+    if (bytes % DTypeBytes(dtype) != 0) {
+      return InvalidArgument("--sizes: " + part + " is not a whole number of " + DTypeName(dtype) + " elements");
+    }
     sizes.push_back(bytes);
   }
   if (sizes.empty()) return InvalidArgument("--sizes: expected sizes such as 1KiB,25MiB");
   return sizes;
 }
 
-nlohmann::json Row(const Client& client, const Config& config, std::uint64_t bytes, const BenchOptions& options,
-                   Measured measured) {
+// Type and operation by their names.
+Status Resolve(BenchOptions* options) {
+  TALLY_ASSIGN_OR_RETURN(options->kind.dtype, ParseDType(options->dtype));
+  TALLY_ASSIGN_OR_RETURN(options->kind.op, ParseReduceOp(options->op));
+  options->kind.arena = options->arena;
+  const bool mean_or_sum = options->kind.op == ReduceOp::kSum || options->kind.op == ReduceOp::kMean;
+  if (options->kind.reduces() && !Reducible(options->kind.dtype, options->kind.op)) {
+    return InvalidArgument("--op " + options->op + ": not an operation of " + options->dtype + " numbers");
+  }
+  if (!options->arena || (options->kind.dtype == DType::kFloat32 && mean_or_sum)) return Status::Ok();
+  return InvalidArgument("--arena: buffers are for sums and means of fp32 numbers");
+}
+
+nlohmann::json Row(const Client& client, const Config& config, const BenchedCollective& collective,
+                   const BenchOptions& options, Measured measured) {
+  const std::uint64_t bytes = collective.bytes();
+  const BenchedKind& kind = options.kind;
+  // Where gradients of this mode go; all others go straight between workers.
+  const bool as_gradients = kind.kind == CollectiveKind::kAllReduce && kind.dtype == DType::kFloat32 &&
+                            (kind.op == ReduceOp::kSum || kind.op == ReduceOp::kMean);
   std::sort(measured.slowest_us.begin(), measured.slowest_us.end());
   const double median = measured.slowest_us[measured.slowest_us.size() / 2];
-  const double n = client.workers();
   const double algbw = median > 0 ? static_cast<double>(bytes) / 1e3 / median : 0;
   std::string description = client.Describe();
   constexpr std::string_view kStages = "node stages around ";
-  const bool node_stages = description.starts_with(kStages);
+  const bool node_stages = as_gradients && description.starts_with(kStages);
   if (node_stages) description.erase(0, kStages.size());
-  const bool schedule = description.starts_with("schedule");
+  const bool schedule = as_gradients && description.starts_with("schedule");
   nlohmann::json row;
   row["mode"] = ModeName(config.aggregation.mode);
-  row["exchange"] = schedule ? "schedule" : "owners";
+  row["collective"] = options.command;
+  row["op"] = kind.reduces() ? nlohmann::json(options.op) : nlohmann::json(nullptr);
+  row["exchange"] = schedule || !as_gradients ? "schedule" : "owners";
   row["schedule"] = schedule ? nlohmann::json(description.substr(9, description.find(' ', 9) - 9)) : nlohmann::json(nullptr);
   constexpr std::string_view kOver = " over ";
   row["transport"] = description.substr(std::min(description.rfind(kOver), description.size() - kOver.size()) + kOver.size());
+  // The description is of the way to servers then, where workers are reached otherwise.
+  if (!as_gradients && client.servers() > 0) row["transport"] = nullptr;
   row["codec"] = "none";
   row["node_stages"] = node_stages;
   row["buffers"] = options.arena ? "arena" : "caller";
   row["workers"] = client.workers();
   row["servers"] = client.servers();
   row["bytes"] = bytes;
-  row["count"] = bytes / 4;
-  row["type"] = "float";
+  row["count"] = collective.elements();
+  row["type"] = NcclTypeName(kind.dtype);
   row["iters"] = options.iterations;
   row["time_us"] = median;
   row["time_us_min"] = measured.slowest_us.front();
   row["time_us_max"] = measured.slowest_us.back();
   row["algbw_gbs"] = algbw;
-  row["busbw_gbs"] = algbw * 2 * (n - 1) / n;
+  row["busbw_gbs"] = algbw * kind.BusFactor(client.workers());
   row["wrong"] = measured.wrong;
   row["cpu_s_per_gb"] = measured.cpu_s_per_gb;
   return row;
@@ -169,8 +163,9 @@ void PrintTable(const nlohmann::json& rows, Console& console) {
                {"algbw GB/s", Table::Align::kRight}, {"busbw GB/s", Table::Align::kRight},
                {"wrong", Table::Align::kRight}, {"cpu s/GB", Table::Align::kRight}});
   for (const auto& r : rows) {
+    const std::string transport = r["transport"].is_null() ? "-" : r["transport"].get<std::string>();
     table.AddRow({std::to_string(r["bytes"].get<std::uint64_t>()), std::to_string(r["count"].get<std::uint64_t>()),
-                  r["type"], r["exchange"], r["transport"], Fixed(r["time_us"], 1), Fixed(r["time_us_min"], 1),
+                  r["type"], r["exchange"], transport, Fixed(r["time_us"], 1), Fixed(r["time_us_min"], 1),
                   Fixed(r["time_us_max"], 1), Fixed(r["algbw_gbs"], 3), Fixed(r["busbw_gbs"], 3),
                   Fixed(r["wrong"], 0), Fixed(r["cpu_s_per_gb"], 2)});
   }
@@ -183,7 +178,7 @@ int RunRank(const BenchOptions& options, CommandContext& context) {
   if (!options.mode.empty()) config_options.overrides.push_back("aggregation.mode=" + options.mode);
   const Result<LoadedConfig> config = config_options.Load(context.environment);
   if (!config.ok()) return console.Fail(config.status());
-  const auto sizes = ParseSizes(options.sizes);
+  const auto sizes = ParseSizes(options.sizes, options.kind.dtype);
   if (!sizes.ok()) return console.Fail(sizes.status());
   if (config->config.worker.rank == 0) {
     if (const Status output = options.json.Check(); !output.ok()) return console.Fail(output);
@@ -200,11 +195,13 @@ int RunRank(const BenchOptions& options, CommandContext& context) {
   nlohmann::json rows = nlohmann::json::array();
   double wrong = 0;
   for (const std::uint64_t bytes : *sizes) {
-    if (speaks) console.Progress("all-reduce of " + HumanBytes(static_cast<double>(bytes)) + " …");
-    auto measured = Measure(**client, bytes / 4, options);
+    if (speaks) console.Progress(std::string(options.command) + " of " + HumanBytes(static_cast<double>(bytes)) + " …");
+    auto collective = BenchedCollective::Make(**client, options.kind, bytes);
+    if (!collective.ok()) return console.Fail(collective.status());
+    auto measured = Measure(**client, *collective, options);
     if (!measured.ok()) return console.Fail(measured.status());
     wrong += measured->wrong;
-    rows.push_back(Row(**client, config->config, bytes, options, std::move(measured).value()));
+    rows.push_back(Row(**client, config->config, *collective, options, std::move(measured).value()));
   }
   console.EndProgress();
   if (const Status left = (*client)->Leave(); !left.ok()) return console.Fail(left);
@@ -215,13 +212,13 @@ int RunRank(const BenchOptions& options, CommandContext& context) {
     }
   }
   if (wrong == 0) return 0;
-  console.Warn("WRONG RESULT: " + Fixed(wrong, 0) + " elements differ from the exact sum");
+  console.Warn("WRONG RESULT: " + Fixed(wrong, 0) + " elements differ from the exact result");
   return 6;
 }
 
 int RunJob(const BenchOptions& options, const std::vector<std::string>& arguments, CommandContext& context) {
   Console& console = context.console;
-  if (const auto sizes = ParseSizes(options.sizes); !sizes.ok()) return console.Fail(sizes.status());
+  if (const auto sizes = ParseSizes(options.sizes, options.kind.dtype); !sizes.ok()) return console.Fail(sizes.status());
   const Result<Nanos> timeout = ParseDuration(options.timeout);
   if (!timeout.ok()) return console.Fail(timeout.status().WithContext("--timeout"));
   if (const Status output = options.json.Check(); !output.ok()) return console.Fail(output);
@@ -229,7 +226,7 @@ int RunJob(const BenchOptions& options, const std::vector<std::string>& argument
   job.workers = options.workers;
   job.servers = options.servers;
   job.server_program = context.program.substr(0, context.program.rfind('/') + 1) + "tally-server";
-  job.worker_command = {context.program, "bench", "allreduce"};
+  job.worker_command = {context.program, "bench", options.command};
   job.worker_command.insert(job.worker_command.end(), arguments.begin(), arguments.end());
   job.config_file = options.config.file;
   job.overrides = options.config.AllOverrides();
@@ -248,44 +245,85 @@ int RunJob(const BenchOptions& options, const std::vector<std::string>& argument
   return its != 0 ? its : exit_code;
 }
 
+int Run(BenchOptions& options, CommandContext& context) {
+  if (const Status resolved = Resolve(&options); !resolved.ok()) return context.console.Fail(resolved);
+  for (const char* variable : {"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"}) {
+    if (context.environment.contains(variable)) return RunRank(options, context);
+  }
+  std::vector<std::string> arguments = {"--sizes", options.sizes, "--iters", std::to_string(options.iterations),
+                                        "--warmup", std::to_string(options.warmup), "--dtype", options.dtype};
+  if (options.kind.reduces()) arguments.insert(arguments.end(), {"--op", options.op});
+  if (options.arena) arguments.push_back("--arena");
+  if (options.json.wanted()) arguments.insert(arguments.end(), {"--json", options.json.path});
+  return RunJob(options, arguments, context);
+}
+
+std::string Footer(const BenchedKind& kind, const std::string& command) {
+  std::string text = "Examples:\n";
+  if (kind.kind == CollectiveKind::kAllReduce) {
+    text +=
+        "  tally bench allreduce                                  ring of 4 workers on this machine\n"
+        "  tally bench allreduce --servers 2 --sizes 25MiB        through 2 parameter servers\n"
+        "  tally bench allreduce --mode hierarchical --arena      in memory that all processes of the machine share\n"
+        "  tally bench allreduce --dtype int64 --op max           other numbers, straight between workers\n";
+  } else {
+    text += "  tally bench " + command + " --dtype bf16 --sizes 1KiB,25MiB\n";
+  }
+  text += "  RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 MASTER_PORT=29500 tally bench " + command +
+          " --insecure\n"
+          "                                                         one rank per host, under launcher variables\n"
+          "Columns as nccl-tests: time of the slowest rank, median over iterations; bytes of the whole buffer; busbw = algbw";
+  const bool blocks = kind.kind == CollectiveKind::kAllGather || kind.kind == CollectiveKind::kReduceScatter;
+  return text + (kind.kind == CollectiveKind::kAllReduce ? " * 2(N-1)/N." : blocks ? " * (N-1)/N." : ".");
+}
+
+CLI::App* AddCollective(CLI::App& app, const CollectiveKindName& named, BenchOptions* options) {
+  options->kind.kind = named.kind;
+  options->command = named.command;
+  CLI::App* command = app.add_subcommand(named.command, "Time standalone " + std::string(named.what) +
+                                                            " and check every element");
+  AddConfigOptions(*command, &options->config);
+  AddJsonOption(*command, &options->json);
+  command->add_option("-n,--workers", options->workers, "Workers to start")->capture_default_str()->check(CLI::Range(1, 64));
+  command->add_option("--servers", options->servers, "Servers to start; more than 0 makes mode ps the default")
+      ->capture_default_str()->check(CLI::Range(0, 64));
+  command->add_option("--mode", options->mode, "ps, ring, hierarchical, hybrid or auto");
+  command->add_option("--dtype", options->dtype, "fp32, fp16, bf16, fp64, int8, uint8, int32 or int64")->capture_default_str();
+  if (options->kind.reduces()) {
+    command->add_option("--op", options->op, "sum, avg, min, max or product; and, or, xor of integers")->capture_default_str();
+  }
+  if (named.kind == CollectiveKind::kAllReduce) {
+    command->add_flag("--arena", options->arena, "From and to Tally's own buffers, which a node's processes share, instead "
+                                                 "of the caller's");
+  }
+  command->add_option("--sizes", options->sizes, "Sizes of the buffer, e.g. 1KiB,25MiB")->capture_default_str();
+  command->add_option("--iters", options->iterations, "Timed iterations per size")->capture_default_str()->check(CLI::Range(1, 100000));
+  command->add_option("--warmup", options->warmup, "Untimed iterations first")->capture_default_str()->check(CLI::Range(0, 100000));
+  command->add_option("--timeout", options->timeout, "End the job after this time, with exit code 3")->capture_default_str();
+  command->footer(Footer(options->kind, named.command));
+  return command;
+}
+
 }  // namespace
 
 Action AddBenchCommand(CLI::App& app, CommandContext& context) {
-  auto options = std::make_shared<BenchOptions>();
-  CLI::App* allreduce = app.add_subcommand("allreduce", "Time standalone all-reduces and check every element");
+  struct Command {
+    BenchOptions options;
+    CLI::App* app = nullptr;
+  };
+  auto commands = std::make_shared<std::vector<Command>>(std::size(kCollectives));
+  for (std::size_t i = 0; i < commands->size(); ++i) {
+    Command& command = (*commands)[i];
+    command.app = AddCollective(app, kCollectives[i], &command.options);
+  }
   CLI::App* codec = app.add_subcommand("codec", "Time codecs on this machine's cores beside a plain copy");
   const Action bench_codec = AddBenchCodec(*codec, context);
   app.require_subcommand(1);
-  AddConfigOptions(*allreduce, &options->config);
-  AddJsonOption(*allreduce, &options->json);
-  allreduce->add_option("-n,--workers", options->workers, "Workers to start")->capture_default_str()->check(CLI::Range(1, 64));
-  allreduce->add_option("--servers", options->servers, "Servers to start; more than 0 makes mode ps the default")
-      ->capture_default_str()->check(CLI::Range(0, 64));
-  allreduce->add_option("--mode", options->mode, "ps, ring, hierarchical, hybrid or auto");
-  allreduce->add_flag("--arena", options->arena, "From and to Tally's own buffers, which a node's processes share, instead "
-                                                 "of the caller's");
-  allreduce->add_option("--sizes", options->sizes, "Sizes of the buffer, e.g. 1KiB,25MiB")->capture_default_str();
-  allreduce->add_option("--iters", options->iterations, "Timed iterations per size")->capture_default_str()->check(CLI::Range(1, 100000));
-  allreduce->add_option("--warmup", options->warmup, "Untimed iterations first")->capture_default_str()->check(CLI::Range(0, 100000));
-  allreduce->add_option("--timeout", options->timeout, "End the job after this time, with exit code 3")->capture_default_str();
-  allreduce->footer(
-      "Examples:\n"
-      "  tally bench allreduce                                  ring of 4 workers on this machine\n"
-      "  tally bench allreduce --servers 2 --sizes 25MiB        through 2 parameter servers\n"
-      "  tally bench allreduce --mode hierarchical --arena      in memory that all processes of the machine share\n"
-      "  RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 MASTER_PORT=29500 tally bench allreduce --insecure\n"
-      "                                                         one rank per host, under launcher variables\n"
-      "Columns as nccl-tests: time of the slowest rank, median over iterations; busbw = algbw * 2(N-1)/N.");
-  return [options, codec, bench_codec, &context] {
-    if (codec->parsed()) return bench_codec();
-    for (const char* variable : {"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"}) {
-      if (context.environment.contains(variable)) return RunRank(*options, context);
+  return [commands, bench_codec, &context] {
+    for (Command& command : *commands) {
+      if (command.app->parsed()) return Run(command.options, context);
     }
-    std::vector<std::string> arguments = {"--sizes", options->sizes, "--iters", std::to_string(options->iterations),
-                                          "--warmup", std::to_string(options->warmup)};
-    if (options->arena) arguments.push_back("--arena");
-    if (options->json.wanted()) arguments.insert(arguments.end(), {"--json", options->json.path});
-    return RunJob(*options, arguments, context);
+    return bench_codec();
   };
 }
 

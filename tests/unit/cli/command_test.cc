@@ -187,6 +187,20 @@ TEST(Command, BenchIsCheckedBeforeAnythingStarts) {
   }
 }
 
+TEST(Command, BenchOfEveryCollectiveIsCheckedBeforeAnythingStarts) {
+  for (const std::vector<std::string>& wrong : std::vector<std::vector<std::string>>{
+           {"allreduce", "--dtype", "fp8"}, {"allreduce", "--op", "mean"}, {"allreduce", "--dtype", "int8", "--op", "avg"},
+           {"reducescatter", "--op", "xor"}, {"allreduce", "--dtype", "fp64", "--arena"}, {"allgather", "--op", "sum"},
+           {"broadcast", "--arena"}, {"broadcast", "--dtype", "int64", "--sizes", "4"}, {"allgather", "--mode", "star"}}) {
+    std::vector<std::string> arguments = {"bench"};
+    arguments.insert(arguments.end(), wrong.begin(), wrong.end());
+    const Ran ran = Tally(arguments);
+    EXPECT_EQ(ran.exit_code, 2) << wrong[0] << " " << wrong[1] << ": " << ran.err;
+    EXPECT_THAT(ran.err, ::testing::Not(HasSubstr("no program"))) << wrong[0] << " " << wrong[1];
+  }
+  EXPECT_THAT(Tally({"bench", "allreduce", "--dtype", "fp8"}).err, HasSubstr("bf16"));
+}
+
 TEST(Table, ColumnsAreAligned) {
   Table table({{"mode"}, {"bytes", Table::Align::kRight}, {"note"}});
   table.AddRow({"ring", "7", "é"});

@@ -30,7 +30,7 @@ FrameHeader Sample(std::uint32_t slabs = 3) {
   header.factor = 0.375F;
   for (std::uint32_t i = 0; i < slabs; ++i) header.slabs.push_back(10 + 3 * i);
   header.contributors = {0, 1, 3};
-  header.collective = {65537, DType::kBFloat16, ReduceOp::kMean, 7};
+  header.collective = {65537, DType::kBFloat16, ReduceOp::kMean, 7, CollectiveKind::kBroadcast, 3};
   header.payload_bytes = 4096;
   header.payload_crc = 0xCAFEF00D;
   header.has_crc = true;
@@ -129,8 +129,9 @@ TEST(FrameHeader, RefusesFieldsOutOfRange) {
   expect_refused([](FrameHeader& h) { h.slabs = {4, 3}; }, "slab");
   expect_refused([](FrameHeader& h) { h.payload_bytes = kMaxPayloadBytes + 1; }, "payload");
   expect_refused([](FrameHeader& h) { h.collective.elements = (std::uint64_t{1} << 40) + 1; }, "elements");
-  expect_refused([](FrameHeader& h) { h.collective.dtype = static_cast<DType>(3); }, "dtype");
-  expect_refused([](FrameHeader& h) { h.collective.op = static_cast<ReduceOp>(2); }, "op");
+  expect_refused([](FrameHeader& h) { h.collective.dtype = static_cast<DType>(8); }, "dtype");
+  expect_refused([](FrameHeader& h) { h.collective.op = static_cast<ReduceOp>(8); }, "op");
+  expect_refused([](FrameHeader& h) { h.collective.kind = static_cast<CollectiveKind>(4); }, "kind of collective");
   expect_refused(
       [](FrameHeader& h) {
         h.slabs.resize(kMaxFrameSlabs + 1);

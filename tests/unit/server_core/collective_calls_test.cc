@@ -21,7 +21,9 @@ TEST(CollectiveCalls, EqualCallsPassWhoeverIsAhead) {
 
 TEST(CollectiveCalls, AnyDifferenceIsNamedWithBothRanks) {
   for (const CollectiveShape& other : {Sum(3, 11), CollectiveShape{10, DType::kFloat16, ReduceOp::kSum, 3},
-                                       CollectiveShape{10, DType::kFloat32, ReduceOp::kMean, 3}}) {
+                                       CollectiveShape{10, DType::kFloat32, ReduceOp::kMean, 3},
+                                       CollectiveShape{10, DType::kFloat32, ReduceOp::kSum, 3, CollectiveKind::kAllGather},
+                                       CollectiveShape{10, DType::kFloat32, ReduceOp::kSum, 3, CollectiveKind::kAllReduce, 1}}) {
     CollectiveCalls calls;
     ASSERT_TRUE(calls.Note(Rank(2), Sum(3, 10)).ok());
     const Status status = calls.Note(Rank(5), other);
@@ -30,6 +32,18 @@ TEST(CollectiveCalls, AnyDifferenceIsNamedWithBothRanks) {
       EXPECT_NE(status.text().find(named), std::string::npos) << named << " in: " << status.text();
     }
   }
+}
+
+TEST(CollectiveCalls, EveryKindHasAText) {
+  CollectiveShape shape{.elements = 9, .dtype = DType::kInt64, .op = ReduceOp::kXor, .call = 1, .kind = {}, .root = 2};
+  EXPECT_EQ(DescribeCollective(shape), "the bitwise xor of 9 int64 elements");
+  shape.kind = CollectiveKind::kReduceScatter;
+  EXPECT_EQ(DescribeCollective(shape), "a reduce-scatter by bitwise xor of 9 int64 elements per rank");
+  shape.op = ReduceOp::kMean;
+  shape.kind = CollectiveKind::kBroadcast;
+  EXPECT_EQ(DescribeCollective(shape), "a broadcast of 9 int64 elements from rank 2");
+  shape.kind = CollectiveKind::kAllGather;
+  EXPECT_EQ(DescribeCollective(shape), "an all-gather of 9 int64 elements per rank");
 }
 
 TEST(CollectiveCalls, FramesOfGroupsAndOfCallsLongOverPass) {
