@@ -265,6 +265,7 @@ std::string Engine::OwnNode() const {
   return {};
 }
 
+void Engine::MakeOwnerHost() {
   OwnerHost::Options host;
   host.self = {Role::kWorker, nodes_.speaks_for(position_)};
   host.job_hash = epoch_.job_hash;

@@ -202,7 +202,7 @@ Status Engine::Collective(CollectiveShape shape, const std::byte* in, std::byte*
   call.out = out;
   Post([this] {
     CollectiveCall& begun = standalone_->call;
-    if (!failed_) NoteCall(Position(links_->self().index), begun.shape);
+    if (!failed_) NoteCall(rank(), begun.shape);
     if (failed_) {
       begun.completion.Complete(failure());
     } else {
@@ -250,7 +250,7 @@ Status Engine::MeetNode() {
     // Ranks that are in a call of the engine's would not meet this one in memory.
     if (std::exchange(noted, on_node_call_.call) != on_node_call_.call) {
       Post([this, shape = on_node_call_] {
-        if (!failed_) NoteCall(Position(links_->self().index), shape);
+        if (!failed_) NoteCall(rank(), shape);
       });
     }
     if (waited < told) told = Nanos{0};  // another wait

@@ -78,8 +78,6 @@ void Engine::FindPeers() {
   peers_.assign(peers.begin(), peers.end());
 }
 
-void Engine::MakeOwnerHost() {
-
 void Engine::MakeStandalone() {
   CollectiveRuntime::Options options;
   options.header.job_hash = epoch_.job_hash;
