@@ -13,12 +13,20 @@ namespace tally {
 
 template <typename T>
 constexpr DType DTypeOf() {
-  if constexpr (std::is_same_v<T, float>) return DType::kFloat32;
-  if constexpr (std::is_same_v<T, double>) return DType::kFloat64;
-  if constexpr (std::is_same_v<T, std::int8_t>) return DType::kInt8;
-  if constexpr (std::is_same_v<T, std::uint8_t>) return DType::kUint8;
-  if constexpr (std::is_same_v<T, std::int32_t>) return DType::kInt32;
-  if constexpr (std::is_same_v<T, std::int64_t>) return DType::kInt64;
+  if constexpr (std::is_same_v<T, float>) {
+    return DType::kFloat32;
+  } else if constexpr (std::is_same_v<T, double>) {
+    return DType::kFloat64;
+  } else if constexpr (std::is_same_v<T, std::int8_t>) {
+    return DType::kInt8;
+  } else if constexpr (std::is_same_v<T, std::uint8_t>) {
+    return DType::kUint8;
+  } else if constexpr (std::is_same_v<T, std::int32_t>) {
+    return DType::kInt32;
+  } else {
+    static_assert(std::is_same_v<T, std::int64_t>, "no collective knows this type; of 16-bit numbers say which they are");
+    return DType::kInt64;
+  }
 }
 
 struct NumberView {
