@@ -111,9 +111,9 @@ class Loader {
   }
 
   void FromLauncher() {
-    if (const std::string name = Lookup(sources_.environment, kSlurmNodeName); !name.empty()) {
-      Set("topology.host", name, kSlurmNodeName);
-    }
+    // The name of this machine, which a file that is this machine's own may know better.
+    const std::string node_name = Lookup(sources_.environment, kSlurmNodeName);
+    if (!node_name.empty() && IsDefault("topology.host")) Set("topology.host", node_name, kSlurmNodeName);
     for (const LauncherNames& names : kLaunchers) {
       const std::string rank = Lookup(sources_.environment, names.rank);
       const std::string size = Lookup(sources_.environment, names.size);

@@ -17,14 +17,22 @@ namespace {
 
 enum class Format : std::uint8_t { kConf, kYaml, kLabels };
 
+// Off the front of `text`, without the blanks around it; empty if it is one of comment.
+std::string_view TakeLine(std::string_view* text) {
+  constexpr std::string_view kBlanks = " \t\r";
+  const std::size_t end = std::min(text->find('\n'), text->size());
+  std::string_view line = text->substr(0, end);
+  text->remove_prefix(std::min(end + 1, text->size()));
+  line.remove_prefix(std::min(line.find_first_not_of(kBlanks), line.size()));
+  line = line.substr(0, line.find_last_not_of(kBlanks) + 1);
+  return line.starts_with('#') ? std::string_view() : line;
+}
+
 // By the first line that says something.
 Format FormatOf(std::string_view text) {
   while (!text.empty()) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    std::string_view line = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
-    line.remove_prefix(std::min(line.find_first_not_of(" \t\r"), line.size()));
-    if (line.empty() || line.front() == '#') continue;
+    const std::string_view line = TakeLine(&text);
+    if (line.empty()) continue;
     if (line.starts_with("-")) return Format::kYaml;
     return line.find("=\"") != std::string_view::npos ? Format::kLabels : Format::kConf;
   }
@@ -34,9 +42,7 @@ Format FormatOf(std::string_view text) {
 Result<std::string> FromLabels(std::string_view text, const std::vector<std::string>& labels) {
   std::map<std::string, std::string, std::less<>> values;
   while (!text.empty()) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    const std::string_view line = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
+    const std::string_view line = TakeLine(&text);
     const std::size_t equals = line.find("=\"");
     if (line.empty()) continue;
     if (equals == std::string_view::npos || !line.ends_with('"') || line.size() < equals + 3) {

@@ -40,6 +40,12 @@ TEST(OwnPlace, OfFilesByTheirFirstWords) {
   EXPECT_EQ(*SwitchPathIn(kYaml, "tux2", {}), "top/s0");
 }
 
+// As an editor of another system, or a hand, leaves them.
+TEST(OwnPlace, LabelsMayHaveBlanksAndComments) {
+  constexpr std::string_view kByHand = "\r\n# where we are\r\n  zone=\"z1\"  \r\n\t\n \track=\"r7\"\r\n   \r\n#\n";
+  EXPECT_EQ(*SwitchPathIn(kByHand, "any", {"zone", "rack"}), "z1/r7");
+}
+
 TEST(OwnPlace, FaultsSayWhatToDo) {
   EXPECT_THAT(SwitchPathIn(kLabels, "any", {"row"}).status().text(), HasSubstr("no label row (topology.labels)"));
   EXPECT_THAT(SwitchPathIn("zone=\"z1\nrack\n", "any", {"zone"}).status().text(), HasSubstr("key=\"value\""));
@@ -79,6 +85,13 @@ TEST(OwnPlace, SlurmsVariablesAreTheWeakestSource) {
   sources.environment["TALLY_TOPOLOGY_HOST"] = "h";
   EXPECT_EQ(LoadConfig(sources)->config.topology.switch_path, "zone/rack");
   EXPECT_EQ(LoadConfig(sources)->config.topology.host, "h");
+  // Nor does SLURM's name of the host replace one that a file gives.
+  ConfigSources with_file;
+  with_file.environment = {{"SLURMD_NODENAME", "tux1"}};
+  with_file.file = ::testing::TempDir() + "tally_own_place_config_" + std::to_string(getpid());
+  std::ofstream(with_file.file) << "[topology]\nhost = \"tux2\"\n";
+  EXPECT_EQ(LoadConfig(with_file)->config.topology.host, "tux2");
+  std::filesystem::remove(with_file.file);
   sources.overrides = {"topology.switch=a//b"};
   EXPECT_THAT(LoadConfig(sources).status().text(), HasSubstr("topology.switch"));
 }
