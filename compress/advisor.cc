@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/check.h"
+#include "common/human.h"
 #include "common/schedule/ways.h"
 #include "compress/codec.h"
 
@@ -102,8 +103,8 @@ Advice AdviseCodec(const AdviceQuestion& question, std::span<const CodecCost> co
     const double wire = WireSeconds(question, cost.bytes) * kMegabytes;
     const double codec = CodecSeconds(question, cost) * kMegabytes;
     const double all = wire + codec;
-    reason += (&cost == &costs.front() ? ": " : ", ") + std::string(cost.codec) + " " + ShowTime(all) + " (wire " +
-              ShowTime(wire) + ")";
+    reason += (&cost == &costs.front() ? ": " : ", ") + std::string(cost.codec) + " " + HumanSeconds(all) + " (wire " +
+              HumanSeconds(wire) + ")";
     if (&cost == &costs.front()) {
       plain_s = best_s = all;
     } else if (all < best_s && all < kWorthIt * plain_s) {

@@ -1,11 +1,11 @@
 #include "common/schedule/ways.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <set>
 #include <utility>
 
 #include "common/check.h"
+#include "common/human.h"
 
 namespace tally {
 namespace {
@@ -128,18 +128,12 @@ double BoundSeconds(const WayQuestion& question) {
   return SolveShares(NodesOf(question.placement), OwnerSet::kBoth, question.owned).seconds;
 }
 
-std::string ShowTime(double seconds) {
-  char text[32];
-  std::snprintf(text, sizeof text, seconds < 1 ? "%.3g ms" : "%.3g s", seconds < 1 ? seconds * 1e3 : seconds);
-  return text;
-}
-
 Choice ChooseWay(const std::vector<Way>& ways) {
   TALLY_CHECK(!ways.empty(), "a choice among no ways");
   Choice choice;
   for (std::size_t i = 0; i < ways.size(); ++i) {
     if (ways[i].seconds < kWorthIt * ways[choice.way].seconds) choice.way = i;
-    choice.reason += (i == 0 ? "" : ", ") + std::string(ways[i].name) + " " + ShowTime(ways[i].seconds);
+    choice.reason += (i == 0 ? "" : ", ") + std::string(ways[i].name) + " " + HumanSeconds(ways[i].seconds);
   }
   return choice;
 }

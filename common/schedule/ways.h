@@ -49,8 +49,6 @@ Way PriceSchedule(const ScheduleEntry& schedule, const WayQuestion& question);
 // No exchange of these bytes is faster: best shares on all members, each NIC's workers summed for nothing, no rounds.
 double BoundSeconds(const WayQuestion& question);
 
-std::string ShowTime(double seconds);  // "1.25 ms", "3.1 s"
-
 // The cheapest of `ways`, of which there is one, but the first of them unless another gains a twentieth: prices are not
 // known better. `reason`: for people.
 struct Choice {

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "common/human.h"
 #include "common/schedule/shares.h"
 #include "common/schedule/simulate.h"
 #include "worker/cli/model_question.h"

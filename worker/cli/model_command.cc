@@ -8,6 +8,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "common/human.h"
 #include "common/schedule/cost_model.h"
 #include "common/schedule/schedule.h"
 #include "worker/cli/cluster_model.h"

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "common/human.h"
 #include "common/transport/wire_speed.h"
 #include "compress/codec.h"
 #include "worker/cli/model_question.h"

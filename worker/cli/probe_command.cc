@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "common/human.h"
 #include "common/reduce/reduce.h"
 #include "common/transport/link.h"
 #include "common/transport/local_address.h"

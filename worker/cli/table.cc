@@ -65,10 +65,4 @@ std::string HumanBytes(double bytes) {
   return (bytes == std::floor(bytes) ? Fixed(bytes, 0) : Short(bytes)) + kUnits[unit];
 }
 
-std::string HumanSeconds(double seconds) {
-  if (seconds >= 1) return Short(seconds) + " s";
-  if (seconds >= 1e-3) return Short(seconds * 1e3) + " ms";
-  return Short(seconds * 1e6) + " us";
-}
-
 }  // namespace tally::cli

@@ -31,7 +31,5 @@ class Table {
 std::string Fixed(double value, int digits);
 // "25 MiB", "1.5 GiB", "512 B".
 std::string HumanBytes(double bytes);
-// "1.23 ms", "45 us", "3.2 s".
-std::string HumanSeconds(double seconds);
 
 }  // namespace tally::cli

@@ -1,4 +1,5 @@
 // The `tally` command from its arguments to its exit code, and the helpers that commands share.
+#include "common/human.h"
 #include "worker/cli/command.h"
 
 #include <gmock/gmock.h>

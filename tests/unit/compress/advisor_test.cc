@@ -34,8 +34,8 @@ TEST(Advisor, CompressesAsFarAsTheWireIsSlow) {
 // while one of 4 servers takes (4 · 0.5 + 0.4) / 4 = 0.6 ns.
 TEST(Advisor, TellsThePredictedTimes) {
   const Advice advice = AdviseCodec(OwnersOnServers(10e9), kCosts);
-  EXPECT_THAT(advice.reason, HasSubstr("none 100 ms (wire 80 ms)"));
-  EXPECT_THAT(advice.reason, HasSubstr("bf16 77.5 ms (wire 40 ms)"));
+  EXPECT_THAT(advice.reason, HasSubstr("none 100 ms (wire 80.0 ms)"));
+  EXPECT_THAT(advice.reason, HasSubstr("bf16 77.5 ms (wire 40.0 ms)"));
   EXPECT_THAT(advice.reason, HasSubstr("int8 64.4 ms (wire 20.6 ms)"));
 }
 

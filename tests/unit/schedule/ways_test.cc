@@ -107,7 +107,7 @@ TEST(Ways, TheFirstStaysUnlessAnotherGainsATwentieth) {
   EXPECT_EQ(ChooseWay({ways[0], ways[1]}).way, 0U);
   const Choice choice = ChooseWay(ways);
   EXPECT_EQ(choice.way, 2U);
-  EXPECT_EQ(choice.reason, "a 1 s, b 960 ms, c 940 ms");
+  EXPECT_EQ(choice.reason, "a 1.00 s, b 960 ms, c 940 ms");
 }
 
 }  // namespace
