@@ -201,6 +201,14 @@ void Copy(std::byte* out, const float* a, std::size_t n) {
   if (reinterpret_cast<std::uintptr_t>(out) % alignof(float) == 0) return Copy(reinterpret_cast<float*>(out), a, n, false);
   if (n != 0) std::memcpy(out, a, n * sizeof(float));
 }
+void CopyBytes(std::byte* out, const std::byte* a, std::size_t n) {
+  std::size_t done = 0;
+  if (reinterpret_cast<std::uintptr_t>(out) % alignof(float) == 0) {
+    done = n / sizeof(float) * sizeof(float);
+    Copy(reinterpret_cast<float*>(out), a, n / sizeof(float));
+  }
+  if (n > done) std::memcpy(out + done, a + done, n - done);
+}
 void Copy(float* out, const float* a, std::size_t n, bool stream) { HWY_DYNAMIC_DISPATCH(Copy)(out, a, n, stream); }
 bool SumTerms(float* out, std::span<const Term> terms, float divisor, std::size_t n, bool stream) {
   return HWY_DYNAMIC_DISPATCH(SumTerms)(out, terms.data(), terms.size(), divisor, n, stream);

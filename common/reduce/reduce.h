@@ -26,6 +26,9 @@ void Copy(float* out, const float* a, std::size_t n, bool stream);
 // The same for numbers as they came over a wire: `a` may begin at any byte.
 void Copy(float* out, const std::byte* a, std::size_t n);
 void Copy(std::byte* out, const float* a, std::size_t n);
+// n bytes of numbers of any type, from and to any byte: by the loop of Copy (ARCHITECTURE D28) where both addresses are
+// multiples of 4, else by memcpy.
+void CopyBytes(std::byte* out, const std::byte* a, std::size_t n);
 // One of several vectors that are added: each value counts `factor` times, rounded.
 struct Term {
   const float* values = nullptr;

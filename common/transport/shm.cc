@@ -17,24 +17,21 @@
 #include <fcntl.h>
 
 #include "common/arena.h"
-#include "common/envelope.h"
 #include "common/handler_memory.h"
 #include "common/loop_asio.h"
 #include "common/reduce/reduce.h"
 #include "common/shared_memory.h"
+#include "common/transport/shm_notes.h"
 #include "common/transport/stream_transport.h"
 #include "common/transport/unix_sockets.h"
-#include "schemas/node.capnp.h"
 
 namespace tally {
 namespace {
 
 constexpr std::size_t kLoanBytes = BufferPool::kSharedBlockBytes;  // a note and its return cost about as much as a copy
 constexpr std::size_t kMaxRegions = 4096;                          // that a peer may have mapped here
-constexpr std::size_t kNoteWords = 4;                              // root pointer and MemoryNote
 constexpr std::size_t kReturnsPerFrame = 128;
 constexpr std::uint8_t kPlainNumbers = 0;  // codec "none": every byte of such a payload is harmless
-constexpr std::size_t kMaxNoteBytes = 4096;
 
 // What this end has lent to its peer. Outlives the link while releases run, one of which may destroy it.
 class Loans {
@@ -212,7 +209,7 @@ class ShmLink final : public StreamLink {
     if (!place.has_value()) {
       copy = pool_->Get(payload.size());
       place = shared->Find(copy.bytes());
-      if (place.has_value()) CopyBytes(payload, copy.data());
+      if (place.has_value()) CopyBytes(copy.data(), payload.data(), payload.size());
     }
     UniqueFd descriptor;
     if (place.has_value() && !Tell(*place, &descriptor)) place.reset();
@@ -231,14 +228,6 @@ class ShmLink final : public StreamLink {
   }
 
  private:
-  // Numbers by our own loop (see reduce.h).
-  static void CopyBytes(std::span<const std::byte> from, std::byte* to) {
-    const bool aligned = reinterpret_cast<std::uintptr_t>(from.data()) % alignof(float) == 0;
-    const bool numbers = aligned && from.size() % sizeof(float) == 0;
-    if (numbers) return Copy(to, reinterpret_cast<const float*>(from.data()), from.size() / sizeof(float));
-    std::ranges::copy(from, to);
-  }
-
   // The descriptor that the peer is to get with the frame, if it has not got the region's yet. False: it cannot.
   bool Tell(const SharedMemory::Place& place, UniqueFd* descriptor) {
     if (place.region < told_.size() && told_[place.region]) return true;
@@ -256,12 +245,7 @@ class ShmLink final : public StreamLink {
     loans_->AddBytes(number, bytes);
     loan.copy = std::move(copy);
     loan.release = on_release;
-    WriteEnvelope<schema::MemoryNote>(kNoteWords, &loan.note, [&](schema::MemoryNote::Builder note) {
-      note.setNumber(number);
-      note.setRegion(place.region);
-      note.setOffset(place.offset);
-      note.setRegionBytes(place.region_bytes);
-    });
+    EncodeMemoryNote({number, place.region, place.offset, place.region_bytes}, &loan.note);
     header_ = header;
     header_.payload_bytes = bytes;
     header_.has_crc = false;  // memory of one machine
@@ -302,28 +286,15 @@ class ShmLink final : public StreamLink {
       return Corrupt("a payload of " + std::to_string(bytes) + " bytes, at most " +
                      std::to_string(options_.max_payload_bytes));
     }
-    std::uint32_t number = 0, region = 0;
-    std::uint64_t offset = 0, region_bytes = 0;
-    const auto read = [&](schema::MemoryNote::Reader note) {
-      number = note.getNumber();
-      region = note.getRegion();
-      offset = note.getOffset();
-      region_bytes = note.getRegionBytes();
-      return Status::Ok();
-    };
-    TALLY_RETURN_IF_ERROR(ReadEnvelope<schema::MemoryNote>(frame.payload, kMaxNoteBytes, read));
-    TALLY_ASSIGN_OR_RETURN(const auto memory, borrowed_->Region(region, region_bytes, connection_.get()));
-    if (offset > memory.size() || bytes > memory.size() - offset) {
-      return Corrupt("bytes " + std::to_string(offset) + " to " + std::to_string(offset + bytes) + " of a region of " +
-                     std::to_string(memory.size()));
-    }
+    TALLY_ASSIGN_OR_RETURN(const MemoryNote note, DecodeMemoryNote(frame.payload));
+    TALLY_ASSIGN_OR_RETURN(const auto region, borrowed_->Region(note.region, note.region_bytes, connection_.get()));
+    TALLY_ASSIGN_OR_RETURN(frame.payload, PlaceOf(note, bytes, region));
     borrowed_bytes_ += bytes;
-    frame.payload = memory.subspan(offset, bytes);
-    frame.hold = pool_->WrapConst(frame.payload, borrowed_->Hold(number));
+    frame.hold = pool_->WrapConst(frame.payload, borrowed_->Hold(note.number));
     if (frame.header.codec == kPlainNumbers) return Status::Ok();
     // What is checked first and decoded later must not change in between, whatever the peer does.
     BufferRef own = pool_->Get(bytes);
-    std::ranges::copy(frame.payload, own.data());
+    CopyBytes(own.data(), frame.payload.data(), bytes);
     frame.payload = own.bytes();
     frame.hold = std::move(own);
     return Status::Ok();
@@ -332,14 +303,11 @@ class ShmLink final : public StreamLink {
   Status OnReturns(std::span<const std::byte> payload) {
     ++returns_received_;
     const auto loans = loans_;
-    Status status = ReadEnvelope<schema::MemoryReturns>(
-        payload, kMaxPayloadBytes, [&](schema::MemoryReturns::Reader returns) -> Status {
-          for (const std::uint32_t number : returns.getNumbers()) {
-            if (loans->Return(number)) continue;
-            return Corrupt("loan " + std::to_string(number) + ", which is not out, came back");
-          }
-          return Status::Ok();
-        });
+    Status status = DecodeMemoryReturns(payload, &returned_);
+    for (const std::uint32_t number : returned_) {
+      if (!status.ok()) break;
+      if (!loans->Return(number)) status = Corrupt("loan " + std::to_string(number) + ", which is not out, came back");
+    }
     loans->RunReleases();  // `this` may be gone
     return status;
   }
@@ -348,10 +316,7 @@ class ShmLink final : public StreamLink {
     borrowed_->TakeDue(&due_);
     for (std::size_t first = 0; first < due_.size(); first += kReturnsPerFrame) {
       const std::size_t count = std::min(kReturnsPerFrame, due_.size() - first);
-      WriteEnvelope<schema::MemoryReturns>(2 + (count + 1) / 2, &returns_, [&](schema::MemoryReturns::Builder to) {
-        auto numbers = to.initNumbers(static_cast<unsigned>(count));
-        for (std::size_t i = 0; i < count; ++i) numbers.set(static_cast<unsigned>(i), due_[first + i]);
-      });
+      EncodeMemoryReturns(std::span(due_).subspan(first, count), &returns_);
       BufferRef bytes = pool_->Get(returns_.size());
       std::ranges::copy(returns_, bytes.data());
       const std::span<const std::byte> payload = bytes.bytes();
@@ -369,7 +334,7 @@ class ShmLink final : public StreamLink {
   std::vector<bool> told_;  // by region: the peer has its descriptor
   std::size_t told_count_ = 0;
   FrameHeader header_;
-  std::vector<std::uint32_t> due_;
+  std::vector<std::uint32_t> due_, returned_;
   std::vector<std::byte> returns_;
   std::uint64_t lent_bytes_ = 0, borrowed_bytes_ = 0, returns_sent_ = 0, returns_received_ = 0;
   mutable LinkStats stats_;

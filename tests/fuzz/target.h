@@ -34,6 +34,13 @@ void FuzzConfig(std::span<const std::byte> input);
 std::vector<FuzzBytes> FrameSeeds();
 std::vector<FuzzBytes> ControlSeeds();
 std::vector<FuzzBytes> ConfigSeeds();
+// place_targets.cc: what files say of switches and NICs, and the notes of links in memory.
+void FuzzSwitches(std::span<const std::byte> input);
+void FuzzNccl(std::span<const std::byte> input);
+void FuzzShmNote(std::span<const std::byte> input);
+std::vector<FuzzBytes> SwitchesSeeds();
+std::vector<FuzzBytes> NcclSeeds();
+std::vector<FuzzBytes> ShmNoteSeeds();
 // owner_target.cc
 void FuzzOwner(std::span<const std::byte> input);
 std::vector<FuzzBytes> OwnerSeeds();

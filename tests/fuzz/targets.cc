@@ -8,6 +8,9 @@ std::vector<FuzzTarget> FuzzTargets() {
   targets.push_back({"frame", FuzzFrame, FrameSeeds});
   targets.push_back({"control", FuzzControl, ControlSeeds});
   targets.push_back({"config", FuzzConfig, ConfigSeeds});
+  targets.push_back({"switches", FuzzSwitches, SwitchesSeeds});
+  targets.push_back({"nccl", FuzzNccl, NcclSeeds});
+  targets.push_back({"shm_note", FuzzShmNote, ShmNoteSeeds});
   targets.push_back({"owner", FuzzOwner, OwnerSeeds});
   targets.push_back({"state", FuzzState, StateSeeds});
   return targets;

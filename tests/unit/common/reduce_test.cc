@@ -156,6 +156,23 @@ TEST_P(ReduceOnTarget, CopiesEveryBitFromAnywhereToAnywhere) {
   }
 }
 
+TEST_P(ReduceOnTarget, CopiesBytesFromAndToAnyAddress) {
+  for (const std::size_t n : {0U, 1U, 3U, 4U, 5U, 63U, 64U, 1021U, 100003U}) {
+    for (std::size_t from = 0; from < 5; ++from) {
+      for (std::size_t to = 0; to < 5; ++to) {
+        std::vector<std::byte> in(n + from), out(n + to + 1, std::byte{9});
+        for (std::size_t i = 0; i < in.size(); ++i) in[i] = static_cast<std::byte>(i * 7 + i / 251);
+        CopyBytes(out.data() + to, in.data() + from, n);
+        ASSERT_TRUE(std::equal(in.begin() + static_cast<std::ptrdiff_t>(from), in.end(),
+                               out.begin() + static_cast<std::ptrdiff_t>(to)))
+            << n << " " << from << " " << to;
+        EXPECT_EQ(out.back(), std::byte{9});
+        for (std::size_t i = 0; i < to; ++i) EXPECT_EQ(out[i], std::byte{9});
+      }
+    }
+  }
+}
+
 TEST_P(ReduceOnTarget, WorksInPlace) {
   std::vector<float> a = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 3};
   const std::vector<float> before = a;
