@@ -1,5 +1,7 @@
 #include "common/buffer.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -46,6 +48,7 @@ constexpr std::uint64_t kArenaGrowth = 4;  // a quarter of it
 struct BufferPool::Core {
   std::mutex mutex;
   std::array<std::vector<Buffer*>, kClasses> idle;
+  std::array<std::vector<Buffer*>, kClasses> cold;  // shared ones whose pages went back to the system
   std::vector<Buffer*> idle_wrappers;
   std::uint64_t keep_bytes = 0;
   bool closed = false;
@@ -100,10 +103,23 @@ struct BufferPool::Core {
     const std::uint64_t bytes = std::uint64_t{1} << buffer->size_class;
     std::unique_lock lock(mutex);
     stats.in_use_bytes -= bytes;
-    if (closed || buffer->lost || (stats.idle_bytes + bytes > keep_bytes && !buffer->shared)) {
+    const bool beyond = stats.idle_bytes + bytes > keep_bytes;
+    if (closed || buffer->lost || (beyond && !buffer->shared)) {
       lock.unlock();
       Destroy(buffer);
       return;
+    }
+    if (beyond) {
+      // Its place in the arena stays. Nobody reads it any more: what was lent has come back.
+      lock.unlock();
+      const bool gone = madvise(buffer->data, bytes, MADV_REMOVE) == 0;
+      lock.lock();
+      if (closed) {
+        lock.unlock();
+        Destroy(buffer);
+        return;
+      }
+      if (gone) return cold[buffer->size_class].push_back(buffer);
     }
     stats.idle_bytes += bytes;
     idle[buffer->size_class].push_back(buffer);
@@ -119,17 +135,20 @@ BufferPool::BufferPool(std::uint64_t keep_bytes, std::shared_ptr<SharedMemory> s
 const std::shared_ptr<SharedMemory>& BufferPool::shared() const { return core_->shared; }
 
 BufferPool::~BufferPool() {
-  std::array<std::vector<Buffer*>, kClasses> idle;
+  std::array<std::vector<Buffer*>, kClasses> idle, cold;
   std::vector<Buffer*> idle_wrappers;
   {
     std::lock_guard lock(core_->mutex);
     core_->closed = true;
     idle.swap(core_->idle);
+    cold.swap(core_->cold);
     idle_wrappers.swap(core_->idle_wrappers);
     core_->stats.idle_bytes = 0;
   }
-  for (auto& list : idle) {
-    for (Buffer* buffer : list) core_->Destroy(buffer);
+  for (auto* lists : {&idle, &cold}) {
+    for (auto& list : *lists) {
+      for (Buffer* buffer : list) core_->Destroy(buffer);
+    }
   }
   for (Buffer* buffer : idle_wrappers) delete buffer;
 }
@@ -147,6 +166,9 @@ BufferRef BufferPool::Get(std::size_t bytes) {
       buffer = list.back();
       list.pop_back();
       core_->stats.idle_bytes -= block;
+    } else if (auto& cold = core_->cold[size_class]; !cold.empty()) {
+      buffer = cold.back();
+      cold.pop_back();
     } else {
       ++core_->stats.allocations;
     }

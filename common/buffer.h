@@ -64,7 +64,7 @@ class BufferRef {
 
 // Blocks in power-of-two classes from 4 KiB, 64-byte aligned. Bounded: beyond `keep_bytes` of idle memory a freed block
 // goes back to the system. With `shared`, blocks from kSharedBlockBytes on lie in memory that processes of this node
-// can map; they are cut from arenas that stay as long as the pool does.
+// can map; they are cut from arenas that stay as long as the pool does, so of such a block only the pages go back.
 class BufferPool {
  public:
   static constexpr std::size_t kSharedBlockBytes = 16384;

@@ -2,10 +2,16 @@
 
 #include <gtest/gtest.h>
 
+#include <sys/stat.h>
+
+#include <algorithm>
 #include <array>
 #include <cstring>
+#include <set>
 #include <thread>
 #include <vector>
+
+#include "common/shared_memory.h"
 
 namespace tally {
 namespace {
@@ -128,6 +134,46 @@ TEST(BufferRef, BecomesAReleaseAndComesBack) {
   release();
   EXPECT_EQ(pool.stats().in_use_bytes, 0u);
   BufferRef().IntoRelease()();
+}
+
+// What is idle beyond the bound gives its pages back; the block itself is used again.
+TEST(BufferPool, SharedBlocksBeyondTheBoundTakeNoMemory) {
+  constexpr std::size_t kBlock = std::size_t{1} << 20, kBlocks = 8;
+  const auto shared = std::make_shared<SharedMemory>();
+  BufferPool pool(2 * kBlock, shared);
+  std::vector<BufferRef> blocks;
+  const auto fill = [&] {
+    for (std::size_t i = 0; i < kBlocks; ++i) {
+      blocks.push_back(pool.Get(kBlock));
+      std::ranges::fill(blocks.back().bytes(), std::byte{1});
+    }
+  };
+  fill();
+  std::vector<int> arenas;
+  std::set<const std::byte*> places;
+  for (const BufferRef& block : blocks) {
+    const auto place = shared->Find(block.bytes());
+    ASSERT_TRUE(place.has_value());
+    if (std::ranges::find(arenas, place->descriptor) == arenas.end()) arenas.push_back(place->descriptor);
+    places.insert(block.data());
+  }
+  const auto resident = [&arenas] {
+    std::uint64_t bytes = 0;
+    for (const int arena : arenas) {
+      struct stat status {};
+      EXPECT_EQ(fstat(arena, &status), 0);
+      bytes += static_cast<std::uint64_t>(status.st_blocks) * 512;
+    }
+    return bytes;
+  };
+  EXPECT_GE(resident(), kBlocks * kBlock);
+  blocks.clear();
+  EXPECT_EQ(pool.stats().idle_bytes, 2 * kBlock);
+  EXPECT_LE(resident(), 3 * kBlock);
+  const std::uint64_t allocations = pool.stats().allocations;
+  fill();
+  EXPECT_EQ(pool.stats().allocations, allocations);
+  for (const BufferRef& block : blocks) EXPECT_TRUE(places.contains(block.data()));
 }
 
 TEST(BufferRef, OtherReleasesStayWhatTheyAre) {
