@@ -171,7 +171,6 @@ void Write(const Member& from, schema::Member::Builder to) {
   to.setPid(from.pid);
   WriteNames(from.endpoints, to.initEndpoints(Size(from.endpoints.size())));
   to.setNicBytesPerSecond(from.nic_bytes_per_s);
-  to.setSwitchPath(from.switch_path);
 }
 
 Member Read(schema::Member::Reader from, Checker& check) {
@@ -185,7 +184,6 @@ Member Read(schema::Member::Reader from, Checker& check) {
   to.pid = from.getPid();
   to.endpoints = ReadNames(from.getEndpoints(), "member endpoint", check);
   to.nic_bytes_per_s = ReadRate(from.getNicBytesPerSecond(), "member NIC", check);
-  to.switch_path = ReadSwitchPath(from.getSwitchPath(), "member switch path", check);
   return to;
 }
 

@@ -47,7 +47,6 @@ struct Member {
   std::uint32_t pid = 0;
   std::vector<std::string> endpoints;  // "tcp://10.0.0.1:4711", "zmq://…", "inproc://…"
   double nic_bytes_per_s = 0;          // of the NIC that its data links use, in each direction; 0: not known
-  std::string switch_path = {};        // switches above its machine (schedule/topology.h); empty: not known
   bool operator==(const Member&) const = default;
 };
 
@@ -66,7 +65,7 @@ struct JoinMessage {
   std::string config_text;
   double nic_bytes_per_s = 0;
   std::string nic;  // tells the NICs of a node apart; empty: the node has one, or none (loopback)
-  std::string switch_path = {};
+  std::string switch_path = {};  // switches above a worker's machine (schedule/topology.h); empty: not known
   bool operator==(const JoinMessage&) const = default;
 };
 
@@ -160,7 +159,7 @@ using ControlMessage =
     std::variant<JoinMessage, RefusedMessage, WaitingMessage, EpochMessage, DeclareMessage, LayoutMessage,
                  PreparedMessage, VerdictMessage, HeartbeatMessage, FailureMessage, LeaveMessage, ReloadMessage>;
 
-// May be longer than kMaxControlBytes where a layout is huge: whoever sends it compares.
+// May be longer than kMaxControlBytes where a layout or a job is huge: whoever sends it compares.
 std::vector<std::byte> EncodeControl(const ControlMessage& message);
 // The same into `out` (cleared first): small messages take no memory beyond it.
 void EncodeControl(const ControlMessage& message, std::vector<std::byte>* out);

@@ -59,7 +59,6 @@ struct Member {
   pid @6 :UInt32;
   endpoints @7 :List(Text);
   nicBytesPerSecond @8 :Float64;
-  switchPath @9 :Text;
 }
 
 struct Epoch {

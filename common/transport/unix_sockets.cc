@@ -3,16 +3,21 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstddef>
+#include <cstdio>
 #include <cstring>
 #include <random>
 
 namespace tally {
 
+// Short, as all members' names travel in one message.
 std::string RandomSocketName() {
   std::random_device random;
-  return "tally-" + std::to_string(std::uint64_t{random()} << 32 | random());
+  std::array<char, 24> name{};
+  std::snprintf(name.data(), name.size(), "tally-%08x%08x", random(), random());
+  return name.data();
 }
 
 std::string FreshShmEndpoint() { return std::string(kShmScheme) + RandomSocketName(); }

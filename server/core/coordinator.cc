@@ -36,7 +36,6 @@ Member MakeMember(const JoinMessage& join) {
   member.host = join.host;
   member.node = join.node;
   member.nic_bytes_per_s = join.nic_bytes_per_s;
-  member.switch_path = join.switch_path;
   member.pid = join.pid;
   member.endpoints = join.endpoints;
   return member;

@@ -130,10 +130,10 @@ void Coordinator::Impl::OnJoin(ConnectionId from, const JoinMessage& join, TimeP
   } else {
     servers[join.index] = std::move(peer);
   }
-  if (phase == Phase::kGathering) CompleteWorld();
+  if (phase == Phase::kGathering) CompleteWorld(now);
 }
 
-void Coordinator::Impl::CompleteWorld() {
+void Coordinator::Impl::CompleteWorld(TimePoint now) {
   for (const Seat& seat : job->seats) {
     if (!seat.peer.has_value()) return;
   }
@@ -154,6 +154,13 @@ void Coordinator::Impl::CompleteWorld() {
   for (const Seat& seat : job->seats) places.push_back({seat.peer->join.node, seat.peer->join.switch_path});
   const std::vector<std::uint32_t> order = OrderPositions(places);
   for (std::uint32_t p = 0; p < order.size(); ++p) message.members[order[p]].position = Position(p);
+  if (const std::size_t bytes = EncodeControl(message).size(); bytes > kMaxControlBytes) {
+    return FailJob(Failure(InvalidArgument("job " + job->name + " has " + std::to_string(message.members.size()) +
+                                           " members, whose list takes " + std::to_string(bytes) + " bytes, at most " +
+                                           std::to_string(kMaxControlBytes) +
+                                           " are sent: use shorter host names (and topology.node), or fewer members")),
+                   0, now);
+  }
   Result<Positions> positions = Positions::Make(message.members);
   TALLY_CHECK(positions.ok(), positions.status().text());
   job->positions = std::move(positions).value();

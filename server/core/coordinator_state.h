@@ -92,7 +92,7 @@ struct Coordinator::Impl {
   Status CheckJoin(const JoinMessage& join, TimePoint now) const;
   Status CheckWorker(const JoinMessage& join, TimePoint now) const;
   Status StartJob(const JoinMessage& join, TimePoint now);
-  void CompleteWorld();
+  void CompleteWorld(TimePoint now);
 
   // Running.
   void OnDeclare(Peer& worker, const DeclareMessage& declare, TimePoint now);

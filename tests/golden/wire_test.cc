@@ -103,7 +103,7 @@ TEST(GoldenControl, EveryMessage) {
   ExpectPinnedControl("control_epoch",
                       EpochMessage{EpochId{5}, 123, "resnet",
                                    {{Role::kServer, 0, Position{0}, 1, "hostA", "a", 10, {"tcp://127.0.0.1:1"}, 3e9},
-                                    {Role::kWorker, 3, Position{2}, 8, "hostB", "b", 11, {}, 0, "s/l2"}},
+                                    {Role::kWorker, 3, Position{2}, 8, "hostB", "b", 11, {}, 0}},
                                    "[job]\n"});
   ExpectPinnedControl("control_declare", DeclareMessage{"model", tensors, {{"fc1.bias", "fc1.weight"}}, StepId{70}});
   LayoutMessage layout;
