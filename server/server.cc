@@ -123,7 +123,6 @@ Status Server::ListenForData(const EndpointParts& where, const LinkOptions& opti
   TALLY_ASSIGN_OR_RETURN(const std::string host, DataAddress(config_.server.data_bind, config_.network.interfaces,
                                                              config_.network.insecure, listen_host));
   nic_host_ = host;
-  TALLY_ASSIGN_OR_RETURN(switch_path_, OwnSwitchPath(config_.topology));
   LinkIdentity self;
   self.role = Role::kServer;
   self.index = config_.server.index;
@@ -157,7 +156,6 @@ void Server::Join() {
   member.join.incarnation = incarnation_;
   member.join.host = HostName();
   member.join.node = config_.topology.node.empty() ? NodeKey() : config_.topology.node;
-  member.join.switch_path = switch_path_;
   member.join.pid = static_cast<std::uint32_t>(getpid());
   SayNic(config_, nic_host_, &member.join);
   member.join.endpoints = data_endpoints_;
@@ -221,7 +219,7 @@ void Server::OnLayout(LayoutMessage message) {
   const std::string name = message.name;
   const GroupId group = message.group;
   const EpochId epoch = message.epoch;
-  auto tables = MakeGroupTables(std::move(message), job_, workers_);
+  auto tables = MakeGroupTables(std::move(message), job_, workers_, nodes_.exchange_positions(workers_));
   if (!tables.ok()) {
     Fail(tables.status());
     return;
@@ -310,6 +308,8 @@ void Server::OnFrame(Link& link, Frame& frame) {
     status = Corrupt("frame speaks for another job or position");
   } else if (header.kind != FrameKind::kPush) {
     status = Corrupt("a server takes pushes only");
+  } else if (status = CheckCarries(nodes_, positions_, sender, header.slabs); !status.ok()) {
+    // told below
   } else if (group == groups_.end()) {
     links_->Park(link, frame);
     return;

@@ -76,7 +76,6 @@ class Server final : public LinkHandler, public MembershipEvents {
   BufferPool pool_;
   std::uint64_t incarnation_ = 0;
   std::string control_address_, coordinator_;
-  std::string switch_path_;
   std::string nic_host_;  // where data links bind
   std::vector<std::string> data_endpoints_;
   std::unique_ptr<OwnerHost> owner_host_;

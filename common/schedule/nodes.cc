@@ -8,11 +8,13 @@
 namespace tally {
 namespace {
 
-// FNV-1a, 32 bits, over each worker's node.
-std::uint32_t Digest(std::span<const Member* const> workers, std::span<const std::uint32_t> node_of) {
+// FNV-1a, 32 bits, over the node of each worker by rank, nodes numbered by their first rank: positions do not count.
+std::uint32_t Digest(std::span<const Member* const> by_rank, std::span<const std::uint32_t> node_of) {
   std::uint32_t hash = 0x811C9DC5u;
-  for (const Member* worker : workers) {
-    const std::uint32_t node = node_of[worker->position.value];
+  std::map<std::uint32_t, std::uint32_t> numbers;
+  for (const Member* worker : by_rank) {
+    const std::uint32_t number = static_cast<std::uint32_t>(numbers.size());
+    const std::uint32_t node = numbers.try_emplace(node_of[worker->position.value], number).first->second;
     for (std::uint32_t shift = 0; shift < 32; shift += 8) hash = (hash ^ (node >> shift & 0xFF)) * 0x01000193u;
   }
   return hash | 1;

@@ -29,7 +29,8 @@ class Nodes {
   // Who stands there for a position of such an exchange.
   Position worker_at(std::uint32_t slab, Position p) const { return shared() ? carrier(slab, p.value) : p; }
 
-  // Of which ranks are on which node; never 0. It tells who carries what, as ranks of a node stand in their order.
+  // Of which ranks share a node, wherever nodes stand; never 0. It tells who carries what, as ranks of a node stand in
+  // their order.
   std::uint32_t digest() const { return digest_; }
   // Place among the positions of its node.
   std::uint32_t local_rank(Position position) const { return local_rank_[position.value]; }

@@ -1,6 +1,7 @@
 #include "server/core/collective_calls.h"
 
 #include <string>
+#include <utility>
 
 namespace tally {
 namespace {
@@ -19,6 +20,17 @@ std::string OpText(ReduceOp op) {
   return "unknown operation";
 }
 
+std::string Asks(const CollectiveShape& shape) { return "asks for " + DescribeCollective(shape); }
+
+Status Misfit(Rank one, std::uint64_t ones_call, const std::string& ones, Rank other, std::uint64_t others_call,
+              const std::string& others) {
+  const auto said = [same = ones_call == others_call](Rank rank, std::uint64_t call, const std::string& what) {
+    return "rank " + std::to_string(rank.value) + (same ? " " : " in call " + std::to_string(call) + " ") + what;
+  };
+  return Mismatch("collective call " + std::to_string(ones_call) + ": " + said(one, ones_call, ones) + ", " +
+                  said(other, others_call, others) + "; all ranks make the same calls in the same order");
+}
+
 }  // namespace
 
 std::string DescribeCollective(const CollectiveShape& shape) {
@@ -33,21 +45,28 @@ std::string DescribeCollective(const CollectiveShape& shape) {
 }
 
 Status CollectiveMismatch(Rank one, const CollectiveShape& ones, Rank other, const CollectiveShape& others) {
-  const bool same_call = ones.call == others.call;
-  const auto asked = [same_call](Rank rank, const CollectiveShape& shape) {
-    return "rank " + std::to_string(rank.value) + (same_call ? "" : " in call " + std::to_string(shape.call)) +
-           " asks for " + DescribeCollective(shape);
-  };
-  return Mismatch("collective call " + std::to_string(ones.call) + ": " + asked(one, ones) + ", " + asked(other, others) +
-                  "; all ranks make the same calls in the same order");
+  return Misfit(one, ones.call, Asks(ones), other, others.call, Asks(others));
 }
 
 Status CollectiveCalls::Note(Rank rank, const CollectiveShape& shape) {
   if (shape.call == 0) return Status::Ok();
-  Call& known = recent_[shape.call % recent_.size()];
-  if (known.shape.call < shape.call) known = {shape, rank};
-  if (known.shape.call > shape.call || known.shape == shape) return Status::Ok();
-  return CollectiveMismatch(known.rank, known.shape, rank, shape);
+  return Compare({shape, rank, {}});
+}
+
+Status CollectiveCalls::NoteOther(Rank rank, std::uint64_t call, std::string what) {
+  return Compare({{.call = call}, rank, std::move(what)});
+}
+
+Status CollectiveCalls::Compare(Call call) {
+  Call& known = recent_[call.shape.call % recent_.size()];
+  if (known.shape.call > call.shape.call) return Status::Ok();
+  if (known.shape.call < call.shape.call) {
+    known = std::move(call);
+    return Status::Ok();
+  }
+  if (known.shape == call.shape && known.other == call.other) return Status::Ok();
+  const auto does = [](const Call& c) { return c.other.empty() ? Asks(c.shape) : c.other; };
+  return Misfit(known.rank, known.shape.call, does(known), call.rank, call.shape.call, does(call));
 }
 
 }  // namespace tally

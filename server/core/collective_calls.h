@@ -23,12 +23,16 @@ class CollectiveCalls {
   // `shape.call` of a rank: its own or one that a frame brought; 0 (no collective) and calls that are long over pass.
   // Errors: kMismatch naming the call, both ranks and both shapes.
   Status Note(Rank rank, const CollectiveShape& shape);
+  // The same of a call that sends no frames. `what` the rank does: "declares group model".
+  Status NoteOther(Rank rank, std::uint64_t call, std::string what);
 
  private:
   struct Call {
     CollectiveShape shape;
-    Rank rank;  // who named it first
+    Rank rank;          // who named it first
+    std::string other;  // what it is instead of a collective of that shape
   };
+  Status Compare(Call call);
   std::array<Call, 4> recent_{};  // no rank is more than two calls ahead of another
 };
 

@@ -76,23 +76,41 @@ void DataLinks::Try(std::shared_ptr<Attempt> attempt) {
   attempt->transport->Connect(
       attempt->endpoint, self_, [this, alive = alive_, attempt, tried](Result<std::unique_ptr<Link>> result) {
         if (!*alive || !admitting_) return;
-        if (result.ok()) {
+        const Status status = result.ok() ? CheckAnswer(attempt->peer, (*result)->peer()) : result.status();
+        if (status.ok()) {
           Add(attempt->peer, std::move(result).value());
           return;
         }
+        if (result.ok()) rejections_.Note(status, loop_->Now());
         // A peer that is not ready says so at once.
         const bool reached = loop_->Now() - tried < attempt->patience;
-        if (result.status().kind() == StatusKind::kUnavailable && reached && loop_->Now() < attempt->deadline) {
+        if (status.kind() == StatusKind::kUnavailable && reached && loop_->Now() < attempt->deadline) {
           loop_->After(kRetry, [this, alive, attempt] {
             if (*alive && admitting_) Try(attempt);
           });
           return;
         }
-        if (attempt->otherwise) return attempt->otherwise(result.status());
+        if (attempt->otherwise) return attempt->otherwise(status);
         if (on_error) {
-          on_error(result.status().WithContext("data link to " + DescribeOwner(attempt->peer, epoch_.members)));
+          on_error(status.WithContext("data link to " + DescribeOwner(attempt->peer, epoch_.members)));
         }
       });
+}
+
+// An address may be another process's by now, which must not be taken for the member; that one may still come up.
+Status DataLinks::CheckAnswer(OwnerRef dialled, const LinkIdentity& answer) const {
+  const auto of_member = [&](const Member& m) {
+    return m.role == dialled.role && (m.role == Role::kServer ? m.index : m.position.value) == dialled.index &&
+           m.role == answer.role && m.index == answer.index && m.incarnation == answer.incarnation;
+  };
+  if (std::ranges::any_of(epoch_.members, of_member)) return Status::Ok();
+  const auto answered = std::ranges::find(epoch_.members, answer.incarnation, &Member::incarnation);
+  const std::string who = (answer.role == Role::kServer ? "server " : "rank ") + std::to_string(answer.index);
+  return Unavailable("dialled " + DescribeOwner(dialled, epoch_.members) + ", but " +
+                     (answered != epoch_.members.end() && answered->role == answer.role && answered->index == answer.index
+                          ? Describe(*answered)
+                          : who + " of another job or of a process that is gone") +
+                     " answered");
 }
 
 void DataLinks::Add(OwnerRef peer, std::unique_ptr<Link> link) {

@@ -38,7 +38,7 @@ class DataLinks final : public Acceptor {
   // from now; then, or on a refusal of another kind, `on_error` runs (once).
   void Dial(Transport* transport, OwnerRef peer, const std::vector<std::string>& endpoints, std::uint32_t count,
             Nanos deadline);
-  // One connection, for which there is another way: `otherwise` runs in place of `on_error`, and also if the peer could
+  // One connection whose failure is not the job's: `otherwise` runs in place of `on_error`, and also if the peer could
   // not be reached within `patience`, the transport's connect_timeout.
   using Otherwise = std::function<void(const Status&)>;
   void Dial(Transport* transport, OwnerRef peer, const std::string& endpoint, Nanos deadline, Nanos patience,
@@ -76,6 +76,7 @@ class DataLinks final : public Acceptor {
   };
   struct Attempt;
   void Try(std::shared_ptr<Attempt> attempt);
+  Status CheckAnswer(OwnerRef dialled, const LinkIdentity& answer) const;  // kUnavailable: somebody else answered
   void Add(OwnerRef peer, std::unique_ptr<Link> link);
 
   EventLoop* loop_;

@@ -12,10 +12,10 @@ std::uint64_t GroupTables::encoded_bytes(std::uint32_t slab) const {
 
 namespace {
 
-// The parts of the message that do not depend on the stage.
-Status CheckMessage(const LayoutMessage& message, const std::string& where, std::uint32_t workers) {
+// The parts of the message that do not depend on the stage. `positions`: of the exchange, which may own.
+Status CheckMessage(const LayoutMessage& message, const std::string& where, std::uint32_t positions) {
   for (const OwnerRef owner : message.owner_list) {
-    if (owner.role == Role::kWorker ? owner.index >= workers : message.exchange == ExchangeKind::kSchedule) {
+    if (owner.role == Role::kWorker ? owner.index >= positions : message.exchange == ExchangeKind::kSchedule) {
       return Corrupt(where + ": an owner that is no member, " + (owner.role == Role::kWorker ? "position " : "server ") +
                      std::to_string(owner.index));
     }
@@ -45,14 +45,14 @@ Status MakeCodecs(GroupTables* tables) {
 }  // namespace
 
 Result<std::shared_ptr<const GroupTables>> MakeGroupTables(LayoutMessage message, const Config& job,
-                                                           std::uint32_t workers) {
+                                                           std::uint32_t workers, std::uint32_t positions) {
   const std::string where = "layout of group " + message.name;
   if (message.codecs.size() != message.tensors.size()) {
     return Corrupt(where + ": expected a codec for each of " + std::to_string(message.tensors.size()) +
                    " tensors, got " + std::to_string(message.codecs.size()));
   }
   if (message.name.starts_with(kCollectivePrefix)) std::ranges::fill(message.codecs, kCodecNone);
-  TALLY_RETURN_IF_ERROR(CheckMessage(message, where, workers));
+  TALLY_RETURN_IF_ERROR(CheckMessage(message, where, positions));
   TALLY_ASSIGN_OR_RETURN(
       std::vector<WireLayout> stages,
       MakeWireStages(message.tensors, message.buckets, message.codecs, message.exchange, job.compression, workers));

@@ -34,9 +34,10 @@ struct GroupTables : WireLayout {
   std::uint64_t encoded_bytes(std::uint32_t slab) const;
 };
 
-// Errors: kCorrupt / kInvalidArgument naming the field that does not fit.
+// `positions`: of the exchange, which with node stages are nodes; its owners are among them. Errors: kCorrupt /
+// kInvalidArgument naming the field that does not fit.
 Result<std::shared_ptr<const GroupTables>> MakeGroupTables(LayoutMessage message, const Config& job,
-                                                           std::uint32_t workers);
+                                                           std::uint32_t workers, std::uint32_t positions);
 
 // All stages, by first step; `tables` is the last one.
 std::vector<std::shared_ptr<const GroupTables>> StagesOf(const std::shared_ptr<const GroupTables>& tables);

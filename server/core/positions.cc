@@ -29,4 +29,16 @@ std::string NameOf(const SpeakerOf& speaker, std::uint32_t slab, Position p) {
   return "rank " + std::to_string(speaker ? speaker(slab, p).value : p.value);
 }
 
+Status CheckCarries(const Nodes& nodes, const Positions& positions, Rank sender, std::span<const std::uint32_t> slabs) {
+  if (!nodes.shared()) return Status::Ok();
+  const std::uint32_t node = nodes.node_of(positions.position(sender));
+  for (const std::uint32_t u : slabs) {
+    const Rank carrier = positions.rank(nodes.carrier(u, node));
+    if (carrier == sender) continue;
+    return Corrupt("slab " + std::to_string(u) + " of its node from rank " + std::to_string(sender.value) +
+                   ", expected from rank " + std::to_string(carrier.value) + ", which carries it");
+  }
+  return Status::Ok();
+}
+
 }  // namespace tally

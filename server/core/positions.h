@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/control.h"
+#include "common/schedule/nodes.h"
 #include "common/status.h"
 
 namespace tally {
@@ -35,5 +36,9 @@ using SpeakerOf = std::function<Rank(std::uint32_t slab, Position p)>;
 
 // "rank 3".
 std::string NameOf(const SpeakerOf& speaker, std::uint32_t slab, Position p);
+
+// With node stages frames between nodes are the carriers' (Nodes::carrier). Errors: kCorrupt naming the slab and who
+// carries it on the sender's node, unless the sender carries all of these.
+Status CheckCarries(const Nodes& nodes, const Positions& positions, Rank sender, std::span<const std::uint32_t> slabs);
 
 }  // namespace tally

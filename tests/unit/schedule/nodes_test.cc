@@ -49,6 +49,14 @@ TEST(Nodes, TheDigestIsOfRanks) {
   std::vector<Member> listed = members;
   std::ranges::reverse(listed);
   EXPECT_EQ(Nodes(listed).digest(), digest);
+  // Other switches put node "c" before "b": its rank moves up, and nobody else shares its node than before.
+  std::vector<Member> moved = members;
+  for (Member& member : moved) {
+    if (member.role != Role::kWorker || member.position.value < 2) continue;
+    member.position = Position(5 - member.position.value);
+  }
+  ASSERT_NE(Nodes(moved).positions(1)[0], Nodes(members).positions(2)[0]) << "another position, the same rank";
+  EXPECT_EQ(Nodes(moved).digest(), digest);
   std::vector<Member> others = members;  // positions on nodes as before, two ranks the other way round
   for (Member& member : others) {
     if (member.role == Role::kWorker && member.position.value >= 1 && member.position.value <= 2) {

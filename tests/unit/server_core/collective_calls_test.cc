@@ -34,6 +34,19 @@ TEST(CollectiveCalls, AnyDifferenceIsNamedWithBothRanks) {
   }
 }
 
+TEST(CollectiveCalls, WhatSendsNoFramesIsComparedToo) {
+  CollectiveCalls calls;
+  ASSERT_TRUE(calls.NoteOther(Rank(2), 3, "declares group model").ok());
+  EXPECT_TRUE(calls.NoteOther(Rank(0), 3, "declares group model").ok());
+  EXPECT_TRUE(calls.Note(Rank(5), Sum(4, 10)).ok()) << "the declaration is over";
+  const Status status = calls.Note(Rank(5), Sum(3, 10));
+  EXPECT_EQ(status.kind(), StatusKind::kMismatch);
+  for (const char* named : {"call 3", "rank 2 declares group model", "rank 5 asks for the sum of 10"}) {
+    EXPECT_NE(status.text().find(named), std::string::npos) << named << " in: " << status.text();
+  }
+  EXPECT_FALSE(calls.NoteOther(Rank(2), 4, "was refused its call: no memory").ok());
+}
+
 TEST(CollectiveCalls, EveryKindHasAText) {
   CollectiveShape shape{.elements = 9, .dtype = DType::kInt64, .op = ReduceOp::kXor, .call = 1, .kind = {}, .root = 2};
   EXPECT_EQ(DescribeCollective(shape), "the bitwise xor of 9 int64 elements");

@@ -30,7 +30,7 @@ std::shared_ptr<const GroupTables> Tables(const Config& job) {
   const std::vector<DeclareMessage> all(kWorkers, declared);
   LayoutMessage layout = PlanGroup(all, job).value();
   layout.group = GroupId(1);
-  return MakeGroupTables(std::move(layout), job, kWorkers).value();
+  return MakeGroupTables(std::move(layout), job, kWorkers, kWorkers).value();
 }
 
 // The least memory cap that a group fits, found by asking.

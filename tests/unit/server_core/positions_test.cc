@@ -54,5 +54,28 @@ TEST(Positions, NamesAskWhoSpeaks) {
   EXPECT_EQ(NameOf(speaker, 7, Position(2)), "rank 72");
 }
 
+// Two nodes of two; each rank speaks for every other stripe of its node's slabs.
+TEST(Positions, ANodesFramesAreThoseOfTheCarrier) {
+  std::vector<Member> members = Workers({0, 2, 1, 3});
+  for (Member& member : members) member.node = member.position.value < 2 ? "a" : "b";
+  const Positions positions = Positions::Make(members).value();
+  const Nodes nodes(members);
+  for (std::uint32_t u = 0; u < 8; ++u) {
+    const Rank carrier = positions.rank(nodes.carrier(u, 0));  // rank 0 or 2
+    const std::vector<std::uint32_t> slabs = {u};
+    for (const Rank rank : {Rank(0), Rank(2)}) {
+      const Status status = CheckCarries(nodes, positions, rank, slabs);
+      EXPECT_EQ(status.ok(), rank == carrier) << u;
+      if (status.ok()) continue;
+      EXPECT_EQ(status.kind(), StatusKind::kCorrupt);
+      const std::string both = "from rank " + std::to_string(rank.value) + ", expected from rank " + std::to_string(carrier.value);
+      EXPECT_NE(status.text().find(both), std::string::npos) << status.text();
+    }
+  }
+  const std::vector<std::uint32_t> mixed = {0, 2};  // of both local ranks
+  EXPECT_FALSE(CheckCarries(nodes, positions, Rank(0), mixed).ok());
+  EXPECT_TRUE(CheckCarries(Nodes(), positions, Rank(3), mixed).ok()) << "without node stages";
+}
+
 }  // namespace
 }  // namespace tally

@@ -64,7 +64,7 @@ TEST(WireLayout, PlansAndTablesAgree) {
     const LayoutMessage message = PlanGroup(declared, job).value();
     EXPECT_EQ(message.codecs, (std::vector<std::uint8_t>{kRandomk, 0, kRandomk})) << "b is too small";
     EXPECT_EQ(message.tensors, Tensors());
-    const auto tables = MakeGroupTables(message, job, 3);
+    const auto tables = MakeGroupTables(message, job, 3, 3);
     ASSERT_TRUE(tables.ok()) << tables.status().ToString();
     EXPECT_EQ((*tables)->message.owners.size(), (*tables)->layout.slabs.size());
     for (const Codec* codec : (*tables)->tensor_codec) EXPECT_EQ(codec->id(), kCodecNone) << "vectors travel as they are";
@@ -79,7 +79,7 @@ TEST(WireLayout, StagesBeforeTheConfiguredCodec) {
   job.compression.warmup_steps = 10;
   const std::vector<DeclareMessage> declared(2, DeclareMessage{"default", Tensors(), {}});
   const LayoutMessage message = PlanGroup(declared, job).value();
-  const auto stages = StagesOf(MakeGroupTables(message, job, 2).value());
+  const auto stages = StagesOf(MakeGroupTables(message, job, 2, 2).value());
   ASSERT_EQ(stages.size(), 4U);
   const std::vector<std::uint64_t> first_steps = {0, 5, 15, 25};
   for (std::size_t i = 0; i < 4; ++i) {
@@ -94,9 +94,9 @@ TEST(WireLayout, StagesBeforeTheConfiguredCodec) {
 
   LayoutMessage more = message;
   more.owners.push_back(0);
-  EXPECT_EQ(MakeGroupTables(more, job, 2).status().kind(), StatusKind::kCorrupt);
+  EXPECT_EQ(MakeGroupTables(more, job, 2, 2).status().kind(), StatusKind::kCorrupt);
   more.owners.resize(message.owners.size() - 1);
-  EXPECT_EQ(MakeGroupTables(more, job, 2).status().kind(), StatusKind::kCorrupt);
+  EXPECT_EQ(MakeGroupTables(more, job, 2, 2).status().kind(), StatusKind::kCorrupt);
 }
 
 TEST(WireLayout, LinearCodecsNumberTheirSlabsAnew) {
@@ -104,7 +104,7 @@ TEST(WireLayout, LinearCodecsNumberTheirSlabsAnew) {
   job.compression.start_step = 3;
   const std::vector<DeclareMessage> declared(2, DeclareMessage{"default", Tensors(), {}});
   const LayoutMessage message = PlanGroup(declared, job).value();
-  const auto stages = StagesOf(MakeGroupTables(message, job, 2).value());
+  const auto stages = StagesOf(MakeGroupTables(message, job, 2, 2).value());
   ASSERT_EQ(stages.size(), 2U);
   EXPECT_EQ(stages[0]->layout.tensors, Tensors());
   EXPECT_TRUE(stages[1]->renumbered);
@@ -124,7 +124,7 @@ TEST(WireLayout, TensorsOf16BitsWaitForTheCodecInTheirOwnTypeOrAsFp32) {
     job.compression.reply = reply;
     const LayoutMessage message =
         PlanGroup(std::vector<DeclareMessage>(2, DeclareMessage{"default", tensors, {}}), job).value();
-    return StagesOf(MakeGroupTables(message, job, 2).value());
+    return StagesOf(MakeGroupTables(message, job, 2, 2).value());
   };
   const auto int8 = stages("int8", Mode::kPs);
   EXPECT_EQ(int8[0]->codec_ids, (Ids{0, fp16, fp16}));
@@ -142,9 +142,25 @@ TEST(WireLayout, TensorsOf16BitsWaitForTheCodecInTheirOwnTypeOrAsFp32) {
 TEST(WireLayout, CollectivesAreExact) {
   const std::vector<DeclareMessage> declared(2, DeclareMessage{"collective.1", {{"sum", ElementCount(100'000)}}, {}});
   const Config job = Job("randomk", Mode::kRing);
-  const auto tables = MakeGroupTables(PlanGroup(declared, job).value(), job, 2);
+  const auto tables = MakeGroupTables(PlanGroup(declared, job).value(), job, 2, 2);
   ASSERT_TRUE(tables.ok()) << tables.status().ToString();
   EXPECT_TRUE((*tables)->linear.empty());
+}
+
+// With node stages owners are among nodes, of which there are fewer than workers.
+TEST(GroupTables, OwnersAreAmongTheExchangesPositions) {
+  Config job;
+  job.job.workers = 4;
+  job.aggregation.mode = Mode::kRing;
+  DeclareMessage declared;
+  declared.group = "default";
+  declared.tensors = {{"w", ElementCount(100000), DType::kFloat32}};
+  const LayoutMessage message = PlanGroup(std::vector<DeclareMessage>(4, declared), job).value();
+  ASSERT_EQ(message.owner_list.size(), 4U);
+  EXPECT_TRUE(MakeGroupTables(message, job, 4, 4).ok());
+  const Status status = MakeGroupTables(message, job, 4, 2).status();
+  EXPECT_EQ(status.kind(), StatusKind::kCorrupt);
+  EXPECT_NE(status.text().find("position 2"), std::string::npos) << status.text();
 }
 
 }  // namespace
