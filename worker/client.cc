@@ -233,21 +233,21 @@ std::byte* Bytes(const NumberView& view) { return static_cast<std::byte*>(view.d
 }  // namespace
 
 Status Client::AllReduce(NumberView data, ReduceOp op) {
-  TALLY_RETURN_IF_ERROR(CheckCount(data));
-  TALLY_RETURN_IF_ERROR(CheckOp(data.dtype, op));
+  TALLY_RETURN_IF_ERROR(engine_->NoteRefusal(CheckCount(data)));
+  TALLY_RETURN_IF_ERROR(engine_->NoteRefusal(CheckOp(data.dtype, op)));
   const bool aligned = reinterpret_cast<std::uintptr_t>(data.data) % alignof(float) == 0;
   if (data.dtype == DType::kFloat32 && (op == ReduceOp::kSum || op == ReduceOp::kMean)) {
     if (aligned) return AllReduce(std::span(static_cast<float*>(data.data), data.elements), op);
-    return InvalidArgument("the memory of fp32 numbers to be added up has to begin at a multiple of 4");
+    return engine_->NoteRefusal(InvalidArgument("the memory of fp32 numbers to be added up has to begin at a multiple of 4"));
   }
   return engine_->Collective(Shape(CollectiveKind::kAllReduce, data, op, {}), Bytes(data), Bytes(data));
 }
 
 Status Client::Broadcast(NumberView data, Rank root) {
-  TALLY_RETURN_IF_ERROR(CheckCount(data));
+  TALLY_RETURN_IF_ERROR(engine_->NoteRefusal(CheckCount(data)));
   if (root.value >= workers()) {
-    return InvalidArgument("a broadcast from rank " + std::to_string(root.value) + " of " + std::to_string(workers()) +
-                           " workers");
+    return engine_->NoteRefusal(InvalidArgument("a broadcast from rank " + std::to_string(root.value) + " of " +
+                                                std::to_string(workers()) + " workers"));
   }
   return engine_->Collective(Shape(CollectiveKind::kBroadcast, data, {}, root), Bytes(data), Bytes(data));
 }
@@ -263,13 +263,13 @@ Status Client::CheckBlocks(const char* what, const ConstNumberView& block, const
 }
 
 Status Client::AllGather(ConstNumberView in, NumberView out) {
-  TALLY_RETURN_IF_ERROR(CheckBlocks("all-gather", in, out));
+  TALLY_RETURN_IF_ERROR(engine_->NoteRefusal(CheckBlocks("all-gather", in, out)));
   return engine_->Collective(Shape(CollectiveKind::kAllGather, in, {}, {}), Bytes(in), Bytes(out));
 }
 
 Status Client::ReduceScatter(ConstNumberView in, NumberView out, ReduceOp op) {
-  TALLY_RETURN_IF_ERROR(CheckBlocks("reduce-scatter", out, in));
-  TALLY_RETURN_IF_ERROR(CheckOp(in.dtype, op));
+  TALLY_RETURN_IF_ERROR(engine_->NoteRefusal(CheckBlocks("reduce-scatter", out, in)));
+  TALLY_RETURN_IF_ERROR(engine_->NoteRefusal(CheckOp(in.dtype, op)));
   return engine_->Collective(Shape(CollectiveKind::kReduceScatter, out, op, {}), Bytes(in), Bytes(out));
 }
 

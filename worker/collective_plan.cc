@@ -8,40 +8,32 @@
 namespace tally {
 namespace {
 
-constexpr std::uint64_t kMaxPieces = std::uint64_t{1} << 31;
 // A piece of a broadcast is as many times smaller than one that alternates among owners: it is sent on hop by hop.
 constexpr std::uint32_t kBroadcastPieces = 4;
 
 }  // namespace
 
-Result<CollectivePlan> CollectivePlan::Make(const CollectiveShape& shape, std::span<const Rank> ranks,
-                                            std::uint64_t eager_bytes) {
-  CollectivePlan plan;
-  plan.shape_ = shape;
-  plan.ranks_.assign(ranks.begin(), ranks.end());
-  plan.positions_ = static_cast<std::uint32_t>(ranks.size());
-  plan.eager_bytes_ = eager_bytes;
+CollectivePlan::CollectivePlan(const CollectiveShape& shape, std::span<const Rank> ranks, std::uint64_t eager_bytes)
+    : shape_(shape),
+      ranks_(ranks.begin(), ranks.end()),
+      positions_(static_cast<std::uint32_t>(ranks.size())),
+      eager_bytes_(eager_bytes) {
   // Cut as fp32 numbers of as many bytes would be: pieces are of at most 256 KiB and at least 16 KiB.
   const std::uint64_t size = DTypeBytes(shape.dtype), bytes = shape.elements * size;
-  const std::uint32_t parts = plan.in_blocks() ? 1 : plan.positions_ * (plan.rooted() ? kBroadcastPieces : 1);
+  const std::uint32_t parts = in_blocks() ? 1 : positions_ * (rooted() ? kBroadcastPieces : 1);
   const Cut cut = CutTensor((bytes + 3) / 4, parts);
   std::uint64_t count = 1;
   if (shape.elements > 0) {
-    plan.piece_elements_ = cut.elements * 4 / size;
-    count = (shape.elements + plan.piece_elements_ - 1) / plan.piece_elements_;
+    piece_elements_ = cut.elements * 4 / size;
+    count = (shape.elements + piece_elements_ - 1) / piece_elements_;
   }
-  if (plan.in_blocks()) count *= plan.positions_;
-  if (count > kMaxPieces) {
-    return InvalidArgument("a collective of " + std::to_string(shape.elements) + " " + DTypeName(shape.dtype) +
-                           " elements: at most " + std::to_string(kMaxPieces) + " pieces of 256 KiB over all ranks");
+  if (in_blocks()) count *= positions_;
+  pieces_ = static_cast<std::uint32_t>(count);
+  if (rooted()) {
+    const auto found = std::ranges::find(ranks_, Rank(shape.root));
+    TALLY_CHECK(found != ranks_.end(), "a root that the caller checked");
+    root_ = Position(static_cast<std::uint32_t>(found - ranks_.begin()));
   }
-  plan.pieces_ = static_cast<std::uint32_t>(count);
-  if (plan.rooted()) {
-    const auto found = std::ranges::find(plan.ranks_, Rank(shape.root));
-    TALLY_CHECK(found != plan.ranks_.end(), "a root that the caller checked");
-    plan.root_ = Position(static_cast<std::uint32_t>(found - plan.ranks_.begin()));
-  }
-  return plan;
 }
 
 std::uint64_t CollectivePlan::first(std::uint32_t u) const {

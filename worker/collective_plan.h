@@ -9,7 +9,6 @@
 
 #include "common/frame.h"
 #include "common/schedule/schedule.h"
-#include "common/status.h"
 #include "common/units.h"
 
 namespace tally {
@@ -19,9 +18,9 @@ class CollectivePlan {
   static constexpr std::uint64_t kMaxPieceBytes = std::uint64_t{1} << 18;
 
   CollectivePlan() = default;
-  // `ranks`: of each position. `eager_bytes`: what may be sent to ranks that have not begun the call. Errors:
-  // kInvalidArgument: too many pieces.
-  static Result<CollectivePlan> Make(const CollectiveShape& shape, std::span<const Rank> ranks, std::uint64_t eager_bytes);
+  // Of at most 2^40 elements over all blocks. `ranks`: of each position. `eager_bytes`: what may be sent to ranks that
+  // have not begun the call.
+  CollectivePlan(const CollectiveShape& shape, std::span<const Rank> ranks, std::uint64_t eager_bytes);
 
   const CollectiveShape& shape() const { return shape_; }
   std::uint32_t pieces() const { return pieces_; }  // one at least: who has nothing to send says so

@@ -1,7 +1,6 @@
 #include "worker/collective_runtime.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -15,21 +14,12 @@
 namespace tally {
 namespace {
 
-// By our own loop where that is possible (reduce.h says why).
-void CopyBytes(std::byte* out, const std::byte* in, std::size_t bytes) {
-  std::size_t done = 0;
-  if (reinterpret_cast<std::uintptr_t>(out) % alignof(float) == 0) {
-    done = bytes / sizeof(float) * sizeof(float);
-    Copy(reinterpret_cast<float*>(out), in, done / sizeof(float));
-  }
-  if (bytes > done) std::memcpy(out + done, in + done, bytes - done);
-}
-
 std::uint64_t Credit(const CollectiveRuntime::Options& options) {
   return std::max<std::uint64_t>(options.credit_bytes, options.ranks.size() * CollectivePlan::kMaxPieceBytes);
 }
 
-// Of frames before their turn: what each rank may have outstanding, and all that is eager.
+// Of frames before their turn: what each rank may have outstanding, and all that is eager, twice, as a frame costs
+// something besides its payload. An empty one stands for a piece of 16 KiB and more, or for the last.
 std::uint64_t ParkedCap(const CollectiveRuntime::Options& options) {
   return Credit(options) * (2 * options.ranks.size() + 2);
 }
@@ -70,18 +60,27 @@ void CollectiveRuntime::Begin() {
   open_ = true;
   announced_ = started_ = false;
   ++progress_;
-  Result<CollectivePlan> plan = CollectivePlan::Make(call.shape, options_.ranks, Credit(options_));
-  if (!plan.ok()) return Check(plan.status());
-  plan_ = std::move(plan).value();
+  plan_ = CollectivePlan(call.shape, options_.ranks, Credit(options_));
   programs_ = &ProgramsOf(Choose());
-  header_ = options_.header;
-  header_.group = kStandaloneGroup;
-  header_.role = Role::kWorker;
-  header_.position = options_.self.value;
-  header_.step = StepId(call.shape.call);
-  header_.collective = call.shape;
+  header_ = HeaderOf(call.shape);
   FindPeers();
   Continue();
+}
+
+FrameHeader CollectiveRuntime::HeaderOf(const CollectiveShape& shape) const {
+  FrameHeader header = options_.header;
+  header.kind = FrameKind::kPartial;
+  header.group = kStandaloneGroup;
+  header.role = Role::kWorker;
+  header.position = options_.self.value;
+  header.step = StepId(shape.call);
+  header.collective = shape;
+  return header;
+}
+
+void CollectiveRuntime::Announce(const CollectiveShape& shape) {
+  if (broken_ || positions() == 1 || !environment_->Reach(next())) return;
+  Check(environment_->Send({Role::kWorker, next().value}, 0, HeaderOf(shape), {}, {}));
 }
 
 void CollectiveRuntime::FindPeers() {
@@ -97,18 +96,19 @@ void CollectiveRuntime::FindPeers() {
   peers_.erase(first, last);
 }
 
+bool CollectiveRuntime::waits_for_link(Position peer) const {
+  return open_ && !started_ && (peer == next() || std::ranges::binary_search(peers_, peer));
+}
+
 void CollectiveRuntime::Continue() {
   if (!open_ || broken_) return;
   if (started_) return FinishIfComplete();
   // Says which call this is, without waiting for those with whom numbers are exchanged in it.
-  const Position next((options_.self.value + 1) % positions());
-  if (!announced_ && next != options_.self && environment_->Reach(next)) {
+  if (!announced_ && (positions() == 1 || environment_->Reach(next()))) {
     announced_ = true;
-    header_.kind = FrameKind::kPartial;
-    header_.slabs.clear();
-    Check(environment_->Send({Role::kWorker, next.value}, 0, header_, {}, {}));
+    Announce(call.shape);
   }
-  bool all = announced_ || next == options_.self;
+  bool all = announced_;
   for (const Position peer : peers_) all = environment_->Reach(peer) && all;
   if (all && !broken_) Start();
 }
@@ -141,9 +141,14 @@ void CollectiveRuntime::Start() {
 }
 
 void CollectiveRuntime::OnFrame(Frame& frame) {
-  if (broken_ || frame.header.slabs.empty()) return;  // the latter has said what it had to
-  ++progress_;
+  if (broken_) return;
   const std::uint64_t number = frame.header.step.value;
+  if (number != frame.header.collective.call) {
+    return Check(Corrupt("a frame of " + Name(0, Position(frame.header.position)) + " for call " + std::to_string(number) +
+                         " is stamped with call " + std::to_string(frame.header.collective.call)));
+  }
+  if (frame.header.slabs.empty()) return;  // it has said what it had to
+  ++progress_;
   if (number == last_call_ && open_ && started_) {
     Check(Take(frame));
     FinishIfComplete();
@@ -154,9 +159,7 @@ void CollectiveRuntime::OnFrame(Frame& frame) {
 }
 
 void CollectiveRuntime::Park(Frame& frame) {
-  constexpr std::uint64_t kFrameCost = 256;  // so that empty frames count, too
-  // An empty frame for each piece of 16 KiB and more that its sender has numbers for.
-  early_bytes_ += std::max<std::uint64_t>(frame.payload.size(), kFrameCost);
+  early_bytes_ += frame.payload.size() + ScheduleExecutor::kParkedFrameBytes;
   if (early_bytes_ > ParkedCap(options_)) {
     return Check(Corrupt("early frames of collective call " + std::to_string(frame.header.step.value) +
                          " exceed the credit of all positions"));
@@ -186,7 +189,8 @@ Status CollectiveRuntime::Receive(std::uint32_t u, const ScheduleStep& step, Fra
   if (step.op == StepOp::kReceiveTotal) {
     if (!plan_.spreads()) return Status::Ok();
     CopyBytes(call.out + plan_.out_offset(u), frame.payload.data(), frame.payload.size());
-    // Passed on as it came, unless it lies in a neighbour's memory: then the next one reads it in ours.
+    // Passed on as it came, unless it is not ours to keep (it lies in a neighbour's memory): then the next one reads it
+    // where it has been copied to.
     if (!frame.hold.unique()) return Status::Ok();
     state.received = frame.payload;
     state.total = std::move(frame.hold);

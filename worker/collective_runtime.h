@@ -63,8 +63,12 @@ class CollectiveRuntime final : private ScheduleActions {
   void Begin();
   void OnFrame(Frame& frame);
   void Continue();
+  // Tells the next position, if there is a link, of a call that goes another way, so that it notices if it is in a
+  // different one.
+  void Announce(const CollectiveShape& shape);
   void FailAll(const Status& why);
   bool in_flight() const { return open_; }
+  bool waits_for_link(Position peer) const;  // the call cannot begin without
   std::uint64_t progress() const { return progress_; }
   // "call 7, a broadcast of 10 int8 elements from rank 2: waits for a link to rank 1".
   std::string Describe() const;
@@ -94,6 +98,8 @@ class CollectiveRuntime final : private ScheduleActions {
   void Done(std::uint32_t u) override;
 
   std::uint32_t positions() const { return static_cast<std::uint32_t>(options_.ranks.size()); }
+  Position next() const { return Position((options_.self.value + 1) % positions()); }
+  FrameHeader HeaderOf(const CollectiveShape& shape) const;  // of an empty frame to the next position
   const ScheduleEntry& Choose() const;
   const std::vector<Programs>& ProgramsOf(const ScheduleEntry& schedule);
   void FindPeers();

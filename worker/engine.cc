@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cfenv>
 #include <random>
-#include <set>
 #include <utility>
 
 #include <unistd.h>
@@ -225,6 +224,11 @@ Status Engine::JoinError() {
 // ---- membership ------------------------------------------------------------------------------------------------------
 
 void Engine::OnEpoch(EpochMessage message) {
+  if (failed_ || leaving_) return;
+  if (message.epoch.value == 0 || epoch_.epoch.value != 0) {
+    return Fail(Corrupt("the coordinator published epoch " + std::to_string(message.epoch.value) +
+                        ", expected one epoch per job, from 1 on; here is epoch " + std::to_string(epoch_.epoch.value)));
+  }
   epoch_ = std::move(message);
   Result<Positions> positions = Positions::Make(epoch_.members);
   if (!positions.ok()) return Fail(positions.status());
@@ -336,14 +340,18 @@ void Engine::DialMember(OwnerRef peer, const Member& member, std::uint32_t conne
   for (const std::string& endpoint : coordinator_is_local_ ? std::vector<std::string>{} : endpoints) {
     const Result<EndpointParts> parts = ParseEndpoint(endpoint);
     if (!parts.ok() || !IsLoopbackAddress(parts->host)) continue;
-    Fail(Mismatch(Describe(member) + " published the loopback address " + endpoint +
-                  ", which other hosts cannot reach: set " +
-                  (peer.role == Role::kServer ? "server.listen or server.data_bind" : "worker.bind") +
-                  " there to an address of its network"));
-    return;
+    const Status wrong = Mismatch(Describe(member) + " published the loopback address " + endpoint +
+                                  ", which other hosts cannot reach: set " +
+                                  (peer.role == Role::kServer ? "server.listen or server.data_bind" : "worker.bind") +
+                                  " there to an address of its network");
+    return StepsNeed(peer) ? Fail(wrong) : NotReached(peer, wrong);
   }
   Transport* transport = peer.role == Role::kServer ? server_transport_.get() : worker_transport_.get();
-  links_->Dial(transport, peer, endpoints, connections, c.membership.join_timeout);
+  if (StepsNeed(peer) || endpoints.empty()) {
+    return links_->Dial(transport, peer, endpoints, connections, c.membership.join_timeout);
+  }
+  links_->Dial(transport, peer, endpoints.front(), c.membership.join_timeout, Nanos::max(),
+               [this, peer](const Status& why) { NotReached(peer, why); });
 }
 
 void Engine::CheckJoined() {
@@ -371,10 +379,15 @@ void Engine::OnLayout(LayoutMessage message) {
                                         [&](const auto& d) { return d->name == message.name; });
   if (declaration == declarations_.end()) return;
   const std::shared_ptr<Declaration> declared = *declaration;
+  const std::uint32_t number = message.group.value;
+  if (number == kStandaloneGroup.value || declared->group != nullptr || groups_.contains(number) || sharing_.contains(number)) {
+    return Fail(Corrupt("the coordinator published group " + message.name + " as number " + std::to_string(number) +
+                        ": expected one layout per group, with a number of its own from 1 on"));
+  }
   const Config& c = loaded_.config;
   NoteChoice(message);
   const auto make = [&]() -> Status {
-    TALLY_ASSIGN_OR_RETURN(auto tables, MakeGroupTables(std::move(message), c, workers_));
+    TALLY_ASSIGN_OR_RETURN(auto tables, MakeGroupTables(std::move(message), c, workers_, nodes_.exchange_positions(workers_)));
     TALLY_RETURN_IF_ERROR(owner_host_->AddGroup(tables, c));
     GroupRuntime::Options options;
     options.exchange.header.job_hash = epoch_.job_hash;
@@ -497,6 +510,10 @@ void Engine::OnFrame(Link& link, Frame& frame) {
                  ", expected " + std::to_string(speaks_for) + ", or for another job"));
     return;
   }
+  const Status status = CheckSender(header, link.peer());
+  if (!status.ok()) {
+    return Fail(status.WithContext("frame from " + DescribeMember(link.peer().role, link.peer().index, epoch_.members)));
+  }
   if (!Deliver(frame, sender)) links_->Park(link, frame);
 }
 
@@ -537,10 +554,13 @@ void Engine::DrainLocal() {
 void Engine::OnClosed(Link& link, const Status& why) {
   const std::string name = DescribeMember(link.peer().role, link.peer().index, epoch_.members);
   const std::string text = "data link to " + name + " closed: " + why.text();
+  const bool server = link.peer().role == Role::kServer;
+  const OwnerRef peer{link.peer().role, server ? link.peer().index : positions_.position(Rank(link.peer().index)).value};
   links_->Remove(link);
   if (failed_ || leaving_ || !joined_) return;
   logger_->Debug(text);
-  WatchSteps(PeerLost(text));
+  if (!server) dialled_.erase(peer.index);  // whoever wants it again dials again
+  WatchSteps(StepsNeed(peer) ? &suspicion_ : &call_suspicion_, PeerLost(text));
 }
 
 void Engine::OnPeerLeft(const std::string& who) {
@@ -549,33 +569,35 @@ void Engine::OnPeerLeft(const std::string& who) {
     who_left_ = who;
   }
   someone_left_ = true;
-  WatchSteps(Unavailable(who));
+  WatchSteps(&suspicion_, Unavailable(who));
 }
 
 // A link closed or a rank left. If somebody died, the coordinator says so; if nothing needs that peer any more, all is
 // well; but a step that then stands still for membership.dead needs it, and the suspicion is the error. Checks are
 // counted, not time: a process that was stopped has not looked yet.
-void Engine::WatchSteps(const Status& suspicion) {
-  const bool watching = !suspicion_.ok();
-  if (!watching || suspicion.kind() == StatusKind::kUnavailable) suspicion_ = suspicion;
-  if (!watching) CheckSteps();
+void Engine::WatchSteps(Status* suspicion, const Status& why) {
+  if (suspicion->ok() || why.kind() == StatusKind::kUnavailable) *suspicion = why;
+  if (!std::exchange(watching_, true)) CheckSteps();
 }
 
 void Engine::CheckSteps() {
   if (failed_ || leaving_) return;
   const Nanos interval = loaded_.config.membership.heartbeat * 2;
-  for (const auto& [id, group] : groups_) CheckStep(id, group->in_flight(), group->progress(), interval);
-  CheckStep(kStandaloneGroup.value, standalone_->in_flight(), standalone_->progress(), interval);
+  for (const auto& [id, group] : groups_) CheckStep(id, group->in_flight(), group->progress(), suspicion_, interval);
+  if (standalone_ != nullptr) {  // there is an epoch
+    CheckStep(kStandaloneGroup.value, standalone_->in_flight(), standalone_->progress(),
+              suspicion_.ok() ? call_suspicion_ : suspicion_, interval);
+  }
   if (failed_) return;
   loop_.After(interval, [this] { CheckSteps(); });
 }
 
-void Engine::CheckStep(std::uint32_t id, bool in_flight, std::uint64_t progress, Nanos interval) {
+void Engine::CheckStep(std::uint32_t id, bool in_flight, std::uint64_t progress, const Status& suspicion, Nanos interval) {
   WatchedStep& watched = watched_steps_[id];
-  if (!in_flight || watched.progress != progress) {
+  if (suspicion.ok() || !in_flight || watched.progress != progress) {
     watched = {progress, 0};
   } else if (++watched.still * interval >= loaded_.config.membership.dead) {
-    Fail(suspicion_);
+    Fail(suspicion);
   }
 }
 

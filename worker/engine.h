@@ -43,7 +43,8 @@ class Engine final : public LinkHandler,
   static Result<std::unique_ptr<Engine>> Start(const LoadedConfig& config);
   ~Engine() override;
 
-  // Caller side; any thread but the loop's.
+  // Caller side; any thread but the loop's. A declaration counts as a standalone call, as a rank that makes another one
+  // at the same time waits for what never comes.
   Result<GroupRuntime*> Declare(std::span<const TensorSpec> tensors, const GroupOptions& options);
   Result<Ticket> Submit(GroupRuntime* group, std::uint32_t bucket, StepWeight weight);
   Status WaitTicket(TicketState* ticket);
@@ -56,6 +57,9 @@ class Engine final : public LinkHandler,
   Status AllReduce(GroupRuntime* buffer, ReduceOp op);
   // Of any kind (collective_runtime.h); `shape` without a number.
   Status Collective(CollectiveShape shape, const std::byte* in, std::byte* out);
+  // Hands on what was found out about the arguments of a standalone call. One that is refused counts as a call: who makes
+  // it fails and names this rank; if all ranks are refused, nothing else happens.
+  Status NoteRefusal(const Status& found);
   Status Leave();
   ClientStats Stats();
   Status failure() const;
@@ -109,9 +113,11 @@ class Engine final : public LinkHandler,
   void MakeStandalone();
   void DialPeers();
   void DialMember(OwnerRef peer, const Member& member, std::uint32_t connections);
+  bool StepsNeed(OwnerRef peer) const;
+  void NotReached(OwnerRef peer, const Status& why);
   std::string Over(Role peers) const;
   void Dial(OwnerRef peer, std::uint32_t connections);
-  void CheckStep(std::uint32_t id, bool in_flight, std::uint64_t progress, Nanos interval);
+  void CheckStep(std::uint32_t id, bool in_flight, std::uint64_t progress, const Status& suspicion, Nanos interval);
   void TellGroup(const GroupRuntime& group);
   std::unique_ptr<NodeShare> MakeNodeShare(GroupId group);
   Nanos ShareBound() const;
@@ -119,10 +125,11 @@ class Engine final : public LinkHandler,
   void ShareWithNode(GroupRuntime* group, std::function<void(Status)> done);
   void CheckJoined();
   Status JoinError();
+  Status CheckSender(const FrameHeader& header, const LinkIdentity& sender) const;
   bool Deliver(Frame& frame, Rank sender);  // false: the group is not known yet
   void DrainLocal();
   void SetFailure(const Status& why);
-  void WatchSteps(const Status& suspicion);
+  void WatchSteps(Status* suspicion, const Status& why);
   void CheckSteps();
   void CompleteAll(const Status& status);
   // `what`: for the log and errors, asked for only when the wait is long.
@@ -136,6 +143,8 @@ class Engine final : public LinkHandler,
   std::uint32_t rank_on_node() const { return nodes_.local_rank(position_); }
   Status RunCollective(GroupRuntime* group, const CollectiveShape& shape, std::span<float> data);
   void NoteCall(Rank rank, const CollectiveShape& shape);
+  void NoteOtherCall(std::string what);
+  Result<GroupRuntime*> DeclareGroup(std::span<const TensorSpec> tensors, const GroupOptions& options);
   std::string Ask(std::function<std::string()> question);
   void Post(std::function<void()> task);
   // Runs `task` on the loop and waits for what it returns.
@@ -183,7 +192,9 @@ class Engine final : public LinkHandler,
   RecycledList<Frame> local_frames_, draining_frames_;
   Frame own_push_;                        // to our own owner
   bool draining_local_ = false;
-  Status suspicion_;                      // why a step may never end, if there is a reason
+  Status suspicion_;                      // why a step or call may never end, if there is a reason
+  Status call_suspicion_;                 // why the open standalone call may not, besides
+  bool watching_ = false;
   std::map<std::uint32_t, WatchedStep> watched_steps_;  // per group
   bool joined_ = false, leaving_ = false;
   Completion join_completion_;

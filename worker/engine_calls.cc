@@ -69,6 +69,11 @@ Status Engine::Wait(Completion& completion, const std::function<std::string()>& 
 }
 
 Result<GroupRuntime*> Engine::Declare(std::span<const TensorSpec> tensors, const GroupOptions& options) {
+  NoteOtherCall("declares group " + options.name);
+  return DeclareGroup(tensors, options);
+}
+
+Result<GroupRuntime*> Engine::DeclareGroup(std::span<const TensorSpec> tensors, const GroupOptions& options) {
   if (failed_) return failure();
   auto declaration = std::make_shared<Declaration>();
   declaration->name = options.name;
@@ -202,6 +207,7 @@ Status Engine::Collective(CollectiveShape shape, const std::byte* in, std::byte*
   call.out = out;
   Post([this] {
     CollectiveCall& begun = standalone_->call;
+    call_suspicion_ = Status::Ok();  // of an earlier call: what it wanted is dialled again
     if (!failed_) NoteCall(rank(), begun.shape);
     if (failed_) {
       begun.completion.Complete(failure());
@@ -247,10 +253,11 @@ Status Engine::MeetNode() {
   options.timeout = loaded_.config.step.timeout;
   options.alive = [this, told = Nanos{0}, noted = std::uint64_t{0}](Nanos waited) mutable {
     if (failed_) return failure();
-    // Ranks that are in a call of the engine's would not meet this one in memory.
+    // Ranks that are in a call of the engine's, or declare, would not meet this one in memory.
     if (std::exchange(noted, on_node_call_.call) != on_node_call_.call) {
       Post([this, shape = on_node_call_] {
         if (!failed_) NoteCall(rank(), shape);
+        if (!failed_) standalone_->Announce(shape);
       });
     }
     if (waited < told) told = Nanos{0};  // another wait
@@ -286,6 +293,7 @@ Result<bool> Engine::Unanimous(bool mine) {
 Result<GroupRuntime*> Engine::MakeBuffer(std::size_t elements) {
   if (failed_) return failure();
   TALLY_RETURN_IF_ERROR(MeetNode());
+  NoteOtherCall("makes a buffer of " + std::to_string(elements) + " elements");
   TALLY_ASSIGN_OR_RETURN(GroupRuntime * group, DeclareCollective("buffer", elements));
   TALLY_RETURN_IF_ERROR(group->MakeMemory());
   if (on_node_ == nullptr || elements == 0) return group;
@@ -313,7 +321,13 @@ Status Engine::RunCollective(GroupRuntime* group, const CollectiveShape& shape, 
       group->RunCollective();
     }
   });
-  const auto what = [&shape] { return "all-reduce of " + std::to_string(shape.elements) + " elements"; };
+  const auto what = [&shape, this] {
+    // Asked for when the wait is long: perhaps nobody whom this rank's frames reach is in another call, but the next one is.
+    Post([this, shape] {
+      if (!failed_) standalone_->Announce(shape);
+    });
+    return "all-reduce of " + std::to_string(shape.elements) + " elements";
+  };
   return Wait(ending.completion, what, group);
 }
 
@@ -332,11 +346,24 @@ Result<GroupRuntime*> Engine::DeclareCollective(const char* kind, std::uint64_t 
   GroupOptions options;
   options.name = std::string(kCollectivePrefix) + std::to_string(++collective_groups_);
   const TensorSpec tensor{kind, ElementCount(elements), DType::kFloat32};
-  return Declare(std::span(&tensor, 1), options);
+  return DeclareGroup(std::span(&tensor, 1), options);
 }
 
 void Engine::NoteCall(Rank rank, const CollectiveShape& shape) {
   if (const Status status = calls_.Note(rank, shape); !status.ok()) Fail(status);
+}
+
+// Numbered like a collective, although no frame says so: frames of other ranks do.
+void Engine::NoteOtherCall(std::string what) {
+  Post([this, call = ++last_call_, what = std::move(what)] {
+    if (failed_) return;
+    if (const Status status = calls_.NoteOther(rank(), call, what); !status.ok()) Fail(status);
+  });
+}
+
+Status Engine::NoteRefusal(const Status& found) {
+  if (!found.ok()) NoteOtherCall("was refused its call: " + found.text());
+  return found;
 }
 
 Status Engine::Leave() {
@@ -371,7 +398,15 @@ Status Engine::Leave() {
       std::this_thread::sleep_for(kPoll);
     }
   };
-  if (reason.ok()) bound(kFlushBound, [this] { return links_->queued_bytes() == 0; }, "leaving: frames are still queued");
+  if (reason.ok()) {
+    // As long as something goes out: a slow NIC may need longer than any fixed bound for what others still wait for.
+    const auto out = [this, left = std::make_shared<std::uint64_t>(0), since = std::make_shared<TimePoint>(loop_.Now())] {
+      const std::uint64_t queued = links_->queued_bytes();
+      if (std::exchange(*left, queued) != queued) *since = loop_.Now();
+      return queued == 0 || loop_.Now() - *since > kFlushBound;
+    };
+    bound(loaded_.config.step.timeout, out, "leaving: frames are still queued");
+  }
   Post([this] { membership_->Close(); });
   if (coordinator_host_ != nullptr) {
     bound(reason.ok() ? loaded_.config.membership.dead : kFlushBound,

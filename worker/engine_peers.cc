@@ -1,4 +1,5 @@
 // The side of the engine that knows whom this worker exchanges frames with: by the mode, and by standalone collectives.
+#include <algorithm>
 #include <numeric>
 #include <set>
 
@@ -98,6 +99,17 @@ void Engine::MakeStandalone() {
   standalone_ = std::make_unique<CollectiveRuntime>(std::move(options), &pool_, this);
 }
 
+bool Engine::StepsNeed(OwnerRef peer) const { return std::ranges::binary_search(peers_, peer); }
+
+// Of a link that a standalone call wanted. The call may have ended without it, if the other rank dialled as well; the
+// next one that wants it dials again.
+void Engine::NotReached(OwnerRef peer, const Status& why) {
+  dialled_.erase(peer.index);
+  const Status told = why.WithContext("data link to " + DescribeOwner(peer, epoch_.members));
+  if (standalone_->waits_for_link(Position(peer.index)) && !links_->complete(peer, 1)) return Fail(told);
+  logger_->Info("a link that no call needs any more was not made", {{"why", told.text()}});
+}
+
 // Whoever wants the link dials: the other rank may be in another call and never want it. If both do, there are two links,
 // which share the frames.
 bool Engine::Reach(Position peer) {
@@ -105,6 +117,19 @@ bool Engine::Reach(Position peer) {
   if (links_->complete(worker, 1)) return true;
   if (dialled_.insert(peer.value).second) Dial(worker, 1);
   return false;
+}
+
+// Servers answer, and of a node that shares its slabs among workers each speaks for those that it carries.
+Status Engine::CheckSender(const FrameHeader& header, const LinkIdentity& sender) const {
+  if (sender.role == Role::kServer) {
+    if (header.kind == FrameKind::kReply && header.group != kStandaloneGroup) return Status::Ok();
+    return Corrupt("a frame of kind " + std::to_string(static_cast<int>(header.kind)) + " of group " +
+                   std::to_string(header.group.value) + ": servers send replies of groups only");
+  }
+  if (header.group == kStandaloneGroup || header.kind == FrameKind::kNodePush || header.kind == FrameKind::kNodeReply) {
+    return Status::Ok();
+  }
+  return CheckCarries(nodes_, positions_, Rank(sender.index), header.slabs);
 }
 
 void Engine::Wake() {

@@ -24,7 +24,7 @@ class ScheduleExchange final : public Exchange, private ScheduleActions {
         plan_(plan),
         pool_(pool),
         environment_(environment),
-        executor_(this, options.limits.credit_bytes, options.limits.credit_bytes * options.senders),
+        executor_(this, options.limits.credit_bytes, ParkedCap(options, *plan)),
         programs_(options.positions),
         states_(plan->frames.size()),
         scratch_(kMaxSlabElements) {
@@ -82,6 +82,12 @@ class ScheduleExchange final : public Exchange, private ScheduleActions {
   std::string Missing(std::size_t max_items) const override { return executor_.Missing(max_items); }
 
  private:
+  // Each sender's credit, and what keeping its partials and totals costs besides.
+  static std::uint64_t ParkedCap(const ExchangeOptions& options, const FramePlan& plan) {
+    const std::uint64_t kept = 2 * plan.frames.size() * ScheduleExecutor::kParkedFrameBytes;
+    return (options.limits.credit_bytes + kept) * options.senders;
+  }
+
   struct FrameState {
     bool non_finite = false;
     BufferRef sum;           // running sum; empty before the first ReceiveAdd

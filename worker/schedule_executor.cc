@@ -43,20 +43,25 @@ Status ScheduleExecutor::OnFrame(std::uint32_t f, Frame& frame) {
   const FrameHeader& header = frame.header;
   const ScheduleStep awaited{Awaiting(header.kind), Position(header.position)};
   const std::vector<ScheduleStep>& program = actions_->Program(f);
-  const State& state = states_[f];
-  if (std::find(program.begin() + static_cast<std::ptrdiff_t>(state.at), program.end(), awaited) == program.end()) {
-    return Corrupt("unexpected " + std::string(header.kind == FrameKind::kPartial ? "partial" : "total") + " of slab " +
+  State& state = states_[f];
+  const auto refused = [&](const char* how) {
+    return Corrupt(how + std::string(header.kind == FrameKind::kPartial ? "partial" : "total") + " of slab " +
                    std::to_string(actions_->FirstSlab(f)) + " from " + actions_->Name(f, Position(header.position)));
+  };
+  if (std::find(program.begin() + static_cast<std::ptrdiff_t>(state.at), program.end(), awaited) == program.end()) {
+    return refused("unexpected ");
   }
   if (state.started && program[state.at] == awaited) {
     TALLY_RETURN_IF_ERROR(Consume(f, frame));
     TALLY_RETURN_IF_ERROR(Advance(f));
     return Continue();
   }
-  parked_bytes_ += frame.payload.size();
+  if (FindParked(f, awaited) != nullptr) return refused("second ");
+  parked_bytes_ += frame.payload.size() + kParkedFrameBytes;
   if (parked_bytes_ > parked_cap_) {
     return Corrupt("early frames exceed the credit of all positions: a peer ignores its credit");
   }
+  ++state.parked;
   Parked& parked = parked_.Add();
   parked.frame = f;
   std::swap(parked.received, frame);
@@ -80,6 +85,15 @@ std::string ScheduleExecutor::Missing(std::size_t max_items) const {
   return count == 0 ? "" : std::to_string(count) + " frames unfinished: " + text + (count > items ? ", …" : "");
 }
 
+ScheduleExecutor::Parked* ScheduleExecutor::FindParked(std::uint32_t f, const ScheduleStep& awaited) {
+  if (states_[f].parked == 0) return nullptr;
+  const auto found = std::find_if(parked_.begin(), parked_.end(), [&](const Parked& p) {
+    return p.frame == f && p.received.header.position == awaited.peer.value &&
+           Awaiting(p.received.header.kind) == awaited.op;
+  });
+  return found == parked_.end() ? nullptr : found;
+}
+
 // Runs the program up to the next receive that has nothing to receive.
 Status ScheduleExecutor::Advance(std::uint32_t f) {
   State& state = states_[f];
@@ -98,15 +112,13 @@ Status ScheduleExecutor::Advance(std::uint32_t f) {
         break;
       case StepOp::kReceiveAdd:
       case StepOp::kReceiveTotal: {
-        const auto found = std::find_if(parked_.begin(), parked_.end(), [&](const Parked& p) {
-          return p.frame == f && p.received.header.position == step.peer.value &&
-                 Awaiting(p.received.header.kind) == step.op;
-        });
-        if (found == parked_.end()) return Status::Ok();
+        Parked* const found = FindParked(f, step);
+        if (found == nullptr) return Status::Ok();
         std::swap(*found, parked_.back());
         Frame& frame = parked_.back().received;
         parked_.RemoveLast();
-        parked_bytes_ -= frame.payload.size();
+        parked_bytes_ -= frame.payload.size() + kParkedFrameBytes;
+        --state.parked;
         TALLY_RETURN_IF_ERROR(Consume(f, frame));
         frame.hold.Reset();
         continue;  // Consume moved on

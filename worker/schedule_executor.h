@@ -37,7 +37,9 @@ class ScheduleActions {
 
 class ScheduleExecutor {
  public:
-  // `parked_cap`: payload bytes of frames that came before their turn.
+  static constexpr std::uint64_t kParkedFrameBytes = 256;  // so that empty frames count, too
+
+  // `parked_cap`: bytes of frames that came before their turn, each of which costs kParkedFrameBytes besides its payload.
   ScheduleExecutor(ScheduleActions* actions, std::uint64_t credit_bytes, std::uint64_t parked_cap)
       : actions_(actions), credit_bytes_(credit_bytes), parked_cap_(parked_cap) {}
 
@@ -47,8 +49,8 @@ class ScheduleExecutor {
   // Continue, which is to be called after the last one.
   Status Start(std::uint32_t f);
   Status Continue();
-  // A partial or total of the frame; checked here: that its program waits for one of that kind from that position. May
-  // keep the frame. Errors: kCorrupt.
+  // A partial or total of the frame; checked here: that its program waits for one of that kind from that position, and has
+  // none yet. May keep the frame. Errors: kCorrupt.
   Status OnFrame(std::uint32_t f, Frame& frame);
   // "2 frames unfinished: slab 17 from rank 3, …", at most `max_items`; empty when all are done.
   std::string Missing(std::size_t max_items) const;
@@ -56,7 +58,8 @@ class ScheduleExecutor {
  private:
   struct State {
     bool started = false;
-    std::size_t at = 0;  // next step of the program
+    std::size_t at = 0;        // next step of the program
+    std::uint32_t parked = 0;  // frames that wait for their turn
   };
   struct Parked {
     std::uint32_t frame;
@@ -67,6 +70,7 @@ class ScheduleExecutor {
     const std::vector<ScheduleStep>& program = actions_->Program(f);
     return !program.empty() && program.front().op == StepOp::kSendPartial;
   }
+  Parked* FindParked(std::uint32_t f, const ScheduleStep& awaited);  // null: it has not come
   Status Advance(std::uint32_t f);
   Status Consume(std::uint32_t f, Frame& frame);
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <thread>
 
 #include "server/core/collective_calls.h"
@@ -292,6 +293,72 @@ TEST(Misfit, EveryRankTakesAnotherForTheRoot) {
   });
   for (const Status& status : statuses) EXPECT_EQ(status.kind(), StatusKind::kMismatch) << status.ToString();
 }
+
+// What sends no frames itself, on rank 1: the others' frames say that they are in another call.
+struct Otherwise {
+  const char* name;
+  const char* said;
+  std::function<Status(Client& client)> make;
+};
+
+const std::vector<Otherwise>& Others() {
+  static const std::vector<Otherwise> others = {
+      {"Declares", "rank 1 declares group late",
+       [](Client& client) {
+         const TensorSpec tensor{"w", ElementCount(100)};
+         GroupOptions options;
+         options.name = "late";
+         return client.DeclareGroup(std::span(&tensor, 1), options).status();
+       }},
+      {"MakesABuffer", "rank 1 makes a buffer of 100 elements",
+       [](Client& client) { return client.MakeBuffer(100).status(); }},
+      {"IsRefused", "rank 1 was refused its call: a broadcast from rank 9",
+       [](Client& client) -> Status {
+         std::int32_t number = 0;
+         const Status status = client.Broadcast(std::span(&number, 1), Rank(9));
+         if (status.kind() != StatusKind::kInvalidArgument) return Internal("got " + status.ToString());
+         return CallOf(client, Shape(CollectiveKind::kBroadcast, 10));  // its next one
+       }},
+  };
+  return others;
+}
+
+class OtherwiseIn : public testing::TestWithParam<std::tuple<std::size_t, std::string, bool>> {};
+
+TEST_P(OtherwiseIn, IsAnErrorOnEveryRankThatNamesBoth) {
+  const auto& [index, mode, sum] = GetParam();
+  const Otherwise& otherwise = Others()[index];
+  ClusterOptions options;
+  options.workers = 3;
+  options.servers = mode == "ps" ? 1 : 0;
+  options.settings = {"aggregation.mode=" + mode};
+  TestCluster cluster(options);
+  const CollectiveShape call = sum ? Shape(CollectiveKind::kAllReduce, 100, DType::kFloat32)
+                                   : Shape(CollectiveKind::kAllGather, 100);
+  const auto statuses = cluster.Run([&, index = index](Client& client, std::uint32_t rank) -> Status {
+    TALLY_RETURN_IF_ERROR(CallOf(client, call));  // links, groups and memory are there
+    return rank == 1 ? Others()[index].make(client) : CallOf(client, call);
+  });
+  for (const Status& status : statuses) {
+    EXPECT_EQ(status.kind(), StatusKind::kMismatch) << status.ToString();
+    EXPECT_NE(status.text().find(otherwise.said), std::string::npos) << status.text();
+    EXPECT_NE(status.text().find(DescribeCollective(call)), std::string::npos) << status.text();
+  }
+}
+
+// Sums that go as gradients do say what they are only when they have waited for seconds.
+INSTANTIATE_TEST_SUITE_P(Calls, OtherwiseIn,
+                         testing::Values(std::tuple(0U, "ring", false), std::tuple(1U, "ring", false),
+                                         std::tuple(2U, "ring", false), std::tuple(0U, "ring", true),
+                                         std::tuple(2U, "ring", true), std::tuple(0U, "ps", false),
+                                         std::tuple(1U, "ps", false), std::tuple(2U, "ps", false),
+                                         std::tuple(1U, "ps", true), std::tuple(2U, "ps", true),
+                                         std::tuple(0U, "hierarchical", false), std::tuple(0U, "hierarchical", true),
+                                         std::tuple(1U, "hierarchical", true), std::tuple(2U, "hierarchical", true)),
+                         [](const auto& place) {
+                           return std::string(Others()[std::get<0>(place.param)].name) + "_" + std::get<1>(place.param) +
+                                  (std::get<2>(place.param) ? "_sum" : "");
+                         });
 
 // A rank that comes late finds what was sent to it; what exceeds the credit waits at its sender.
 TEST(Collective, ALateRankIsWaitedForWithinTheCredit) {

@@ -383,6 +383,38 @@ TEST(FirstStep, ThatDiffersBetweenRanksIsRefused) {
   }
 }
 
+// Other switches put nodes in another order, with the same ranks on each: whoever carries a slab carries it again.
+TEST(SavedState, OfNodesInAnotherOrderIsTakenUp) {
+  const auto placed = [](bool moved) {
+    ClusterOptions options =
+        JobSetting{"", 0, {"aggregation.mode=hierarchical", "compression.codec=int8"}, true}.Options(4);
+    options.rank_settings = [moved](std::uint32_t rank) {
+      const char* const nodes[] = {"a", "b", "c", "c"};
+      return std::vector<std::string>{std::string("topology.node=") + nodes[rank],
+                                      std::string("topology.switch=") + (moved && rank == 1 ? "s2" : "s1")};
+    };
+    return options;
+  };
+  std::vector<std::vector<std::byte>> states(4);
+  const auto run = [&](bool moved, std::uint64_t first) {
+    TestCluster cluster(placed(moved));
+    return cluster.Run([&](Client& client, std::uint32_t rank) -> Status {
+      GroupOptions options;
+      options.first_step = StepId(first);
+      TALLY_ASSIGN_OR_RETURN(Group * group, client.DeclareGroup(Tensors(), options));
+      if (first != 0) TALLY_RETURN_IF_ERROR(group->ImportState(states[rank]));
+      for (int step = 0; step < 2; ++step) {
+        Fill(group, rank);
+        TALLY_RETURN_IF_ERROR(Step(group));
+      }
+      TALLY_ASSIGN_OR_RETURN(states[rank], group->ExportState());
+      return Status::Ok();
+    });
+  };
+  EXPECT_EQ(Failures(run(false, 0)), "");
+  EXPECT_EQ(Failures(run(true, 2)), "");
+}
+
 // What a node's codecs keep lies with whoever carries a slab: on other nodes that is somebody else.
 TEST(SavedState, OfAnotherArrangementOfNodesIsRefused) {
   const JobSetting on_two{"", 0, {"aggregation.mode=hierarchical", "compression.codec=int8"}, true, 2};

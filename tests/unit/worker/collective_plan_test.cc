@@ -40,7 +40,7 @@ TEST_P(Plan, CoversEveryElementOnce) {
     for (const std::uint64_t elements : {0UL, 1UL, 16383UL, 16384UL, 16385UL, 100003UL, 400009UL}) {
       SCOPED_TRACE(std::to_string(n) + " ranks, " + std::to_string(elements) + " elements");
       const CollectiveShape shape{.elements = elements, .dtype = dtype, .kind = kind, .root = n - 1};
-      const CollectivePlan plan = CollectivePlan::Make(shape, ranks, kMiB).value();
+      const CollectivePlan plan(shape, ranks, kMiB);
       ASSERT_GE(plan.pieces(), 1U);
       EXPECT_LE(plan.piece_bytes(), CollectivePlan::kMaxPieceBytes);
       std::vector<std::uint64_t> covered((blocks ? n : 1) * elements, 0);
@@ -78,11 +78,18 @@ INSTANTIATE_TEST_SUITE_P(Kinds, Plan,
                                          Shape{CollectiveKind::kReduceScatter, DType::kInt8},
                                          Shape{CollectiveKind::kReduceScatter, DType::kFloat64}));
 
-TEST(Plan, RefusesMorePiecesThanThereAreNumbersFor) {
-  std::vector<Rank> ranks(1024);
-  for (std::uint32_t r = 0; r < ranks.size(); ++r) ranks[r] = Rank(r);
-  const CollectiveShape shape{.elements = std::uint64_t{1} << 40, .dtype = DType::kFloat64, .kind = CollectiveKind::kAllGather};
-  EXPECT_EQ(CollectivePlan::Make(shape, ranks, kMiB).status().kind(), StatusKind::kInvalidArgument);
+// As many numbers as go: pieces are still numbered by 32 bits.
+TEST(Plan, NumbersThePiecesOfTheLargestCollective) {
+  constexpr std::uint32_t kRanks = 4096;
+  std::vector<Rank> ranks(kRanks);
+  for (std::uint32_t r = 0; r < kRanks; ++r) ranks[r] = Rank(r);
+  for (const CollectiveKind kind : {CollectiveKind::kAllReduce, CollectiveKind::kBroadcast, CollectiveKind::kAllGather}) {
+    const std::uint64_t blocks = kind == CollectiveKind::kAllGather ? kRanks : 1;
+    const CollectiveShape shape{.elements = (std::uint64_t{1} << 40) / blocks, .dtype = DType::kFloat64, .kind = kind};
+    const CollectivePlan plan(shape, ranks, kMiB);
+    const std::uint32_t last = plan.pieces() - 1;
+    EXPECT_EQ(plan.out_offset(last) + plan.bytes(last), (std::uint64_t{1} << 40) * sizeof(double));
+  }
 }
 
 }  // namespace

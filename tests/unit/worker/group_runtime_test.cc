@@ -50,7 +50,7 @@ class Group {
     declared.tensors = {{"w", ElementCount(kElements), DType::kFloat32}};
     LayoutMessage layout = PlanGroup(std::vector<DeclareMessage>(2, declared), job_).value();
     layout.group = GroupId(1);
-    tables_ = MakeGroupTables(std::move(layout), job_, 2).value();
+    tables_ = MakeGroupTables(std::move(layout), job_, 2, 2).value();
     GroupRuntime::Options options;
     options.exchange.header.group = GroupId(1);
     options.exchange.self = Position(0);
