@@ -375,6 +375,21 @@ TEST(Collective, ALateRankIsWaitedForWithinTheCredit) {
   EXPECT_EQ(Failures(statuses), "");
 }
 
+// Rank 1 has all of a broadcast at once and needs four seconds to send it on; it leaves meanwhile.
+TEST(Collective, ALeaverSendsOnWhatItHas) {
+  ClusterOptions options = Jobs().front().Options(3);
+  options.rank_settings = [](std::uint32_t rank) {
+    return rank == 1 ? std::vector<std::string>{"link.rate=2mbit"} : std::vector<std::string>{};
+  };
+  TestCluster cluster(options);
+  const auto statuses = cluster.Run([](Client& client, std::uint32_t rank) -> Status {
+    std::vector<std::uint8_t> bytes(1 << 20, rank == 0 ? 7 : 0);
+    TALLY_RETURN_IF_ERROR(client.Broadcast(std::span(bytes), Rank(0)));
+    return std::ranges::count(bytes, 7) == 1 << 20 ? Status::Ok() : Internal("wrong bytes");
+  });
+  EXPECT_EQ(Failures(statuses), "");
+}
+
 TEST(Collective, ARankThatLeftIsNamed) {
   for (const JobSetting& job : Jobs()) {
     if (job.name != std::string("ring") && job.name != std::string("ps")) continue;

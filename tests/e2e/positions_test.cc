@@ -2,8 +2,11 @@
 // (exchange_test.cc runs every way with exact sums in such an order.)
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <string_view>
 #include <thread>
 
@@ -164,6 +167,20 @@ INSTANTIATE_TEST_SUITE_P(All, OrderOfWaiting,
                          [](const auto& wait) {
                            return std::string(kModes[wait.param.mode].name) + "_" + std::to_string(wait.param.absent);
                          });
+
+// A file of switches is about workers: a server runs where it does not name the host.
+TEST(Servers, NeedNoPlaceAmongTheSwitches) {
+  const std::string file = ::testing::TempDir() + "tally_servers_place_" + std::to_string(getpid());
+  std::ofstream(file) << "SwitchName=s0 Nodes=tux[0-2]\n";
+  JobSetting setting{"", 1, {"aggregation.mode=ps", "topology.file=" + file}};
+  ClusterOptions options = setting.Options(2);
+  options.rank_settings = [](std::uint32_t rank) {
+    return std::vector<std::string>{"topology.host=tux" + std::to_string(rank)};
+  };
+  TestCluster cluster(options);
+  EXPECT_EQ(Failures(cluster.Run([](Client& client, std::uint32_t) { return client.Barrier(); })), "");
+  std::filesystem::remove(file);
+}
 
 }  // namespace
 }  // namespace tally::test

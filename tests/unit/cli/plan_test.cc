@@ -63,7 +63,7 @@ TEST(Plan, GivesTheFormulasAndTheShares) {
   near(RowOf(plan, "hybrid")["predicted_s"], 1.2);
   near(plan["bound_s"], 1.2);
   EXPECT_EQ(plan["chosen"], "hybrid");
-  EXPECT_THAT(plan["reason"].get<std::string>(), HasSubstr("hybrid 1.2 s"));
+  EXPECT_THAT(plan["reason"].get<std::string>(), HasSubstr("hybrid 1.20 s"));
   const Json shares = RowOf(plan, "hybrid")["shares"];
   ASSERT_EQ(shares.size(), 6U);
   near(shares["server 1"], 0.3);
