@@ -34,7 +34,8 @@
 
 namespace tally {
 
-class Engine final : public LinkHandler,
+class Engine final : public TicketHost,
+                     public LinkHandler,
                      public MembershipEvents,
                      public GroupEnvironment,
                      public CollectiveEnvironment {
@@ -45,8 +46,10 @@ class Engine final : public LinkHandler,
 
   // Caller side; any thread but the loop's.
   Result<GroupRuntime*> Declare(std::span<const TensorSpec> tensors, const GroupOptions& options);
-  Result<Ticket> Submit(GroupRuntime* group, std::uint32_t bucket, StepWeight weight);
-  Status WaitTicket(TicketState* ticket);
+  Result<std::shared_ptr<TicketState>> Submit(GroupRuntime* group, std::uint32_t bucket, StepWeight weight);
+  Status WaitTicket(TicketState* ticket) override;
+  // Its holder has waited for step.timeout already: as WaitTicket at its end.
+  Status GiveUp(TicketState* ticket);
   Result<StepResult> EndStep(GroupRuntime* group, Vote vote, StepWeight weight, float loss_scale);
   // Between the group's steps.
   Result<SavedState> Save(GroupRuntime* group);
@@ -57,6 +60,8 @@ class Engine final : public LinkHandler,
   // Of any kind (collective_runtime.h); `shape` without a number.
   Status Collective(CollectiveShape shape, const std::byte* in, std::byte* out);
   Status Leave();
+  // Ends the job everywhere, for a reason that only the caller knows.
+  void Abort(const Status& why);
   ClientStats Stats();
   Status failure() const;
 
@@ -125,8 +130,8 @@ class Engine final : public LinkHandler,
   void WatchSteps(const Status& suspicion);
   void CheckSteps();
   void CompleteAll(const Status& status);
-  // `what`: for the log and errors, asked for only when the wait is long.
-  Status Wait(Completion& completion, const std::function<std::string()>& what, GroupRuntime* group);
+  // `what`: for the log and errors, asked for only when the wait is long. `waited` of step.timeout is over.
+  Status Wait(Completion& completion, const std::function<std::string()>& what, GroupRuntime* group, Nanos waited = {});
   Result<GroupRuntime*> CollectiveGroup(const CollectiveShape& shape);
   Result<GroupRuntime*> DeclareCollective(const char* kind, std::uint64_t elements);
   Status MeetNode();
