@@ -1,6 +1,7 @@
 #include "worker/backend.h"
 
 #include "server/core/group_tables.h"
+#include "worker/agent/attached.h"
 #include "worker/embedded.h"
 
 namespace tally {
@@ -23,6 +24,7 @@ Status CheckDeclaration(std::span<const TensorSpec> tensors, const GroupOptions&
 }
 
 Result<std::unique_ptr<Backend>> Backend::Start(const LoadedConfig& config) {
+  if (config.config.worker.attach == "agent") return agent::AttachedBackend::Start(config);
   TALLY_ASSIGN_OR_RETURN(std::unique_ptr<EmbeddedBackend> backend, EmbeddedBackend::Start(config));
   return std::unique_ptr<Backend>(std::move(backend));
 }
