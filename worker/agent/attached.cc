@@ -17,6 +17,7 @@ namespace {
 
 constexpr Nanos kConnectBound = std::chrono::seconds(10);  // both may be started together
 constexpr Nanos kRetry = std::chrono::milliseconds(20);
+constexpr Nanos kEndBound = std::chrono::seconds(2);
 constexpr Nanos kSlack = std::chrono::seconds(45);  // beyond the engine's own bound, whose error says more
 
 std::string Milliseconds(Nanos time) {
@@ -226,7 +227,8 @@ void AttachedBackend::Hear() {
 
 Status AttachedBackend::HearOne() {
   Result<Channel::Received> received = channel_->Receive();
-  if (!received.ok()) return received.status();
+  if (received.status().kind() == StatusKind::kUnavailable) return Gone();
+  if (!received.ok()) return received.status().WithContext(peer_);
   if (const auto* memory = std::get_if<Memory>(&received->message)) {
     if (memory->bytes == 0) {
       memory_.emplace_back();
@@ -250,14 +252,17 @@ Status AttachedBackend::HearOne() {
   return Status::Ok();
 }
 
+Status AttachedBackend::Gone() const {
+  return PeerLost(peer_ + " has gone, and with it rank " + std::to_string(config_.worker.rank));
+}
+
 void AttachedBackend::Fail(const Status& why) {
   const std::lock_guard lock(mutex_);
   if (!failure_.ok()) return;
-  failure_ = why.kind() == StatusKind::kUnavailable
-                 ? Status(StatusKind::kPeerLost, peer_ + " has gone, and with it rank " + std::to_string(config_.worker.rank))
-                 : why.WithContext(peer_);
+  failure_ = why;
   for (const auto& group : groups_) group->FailAll(failure_);
   answered_.Complete(failure_);
+  ended_.Complete(failure_);
 }
 
 Status AttachedBackend::Tell(const Message& message, int descriptor) {
@@ -266,9 +271,10 @@ Status AttachedBackend::Tell(const Message& message, int descriptor) {
     if (!failure_.ok()) return failure_;
   }
   const Status status = channel_->Send(message, descriptor);
-  if (status.kind() == StatusKind::kUnavailable) Fail(status);
-  const std::lock_guard lock(mutex_);
-  return failure_.ok() ? status : failure_;
+  if (status.kind() != StatusKind::kUnavailable) return status;
+  // It takes nothing any more. What it said before is the better reason: the hearing thread comes to it.
+  Status why;
+  return ended_.Wait(kEndBound, [] {}, &why) ? why : Gone();
 }
 
 Nanos AttachedBackend::AnswerBound() const { return config_.step.timeout + kSlack; }
@@ -280,7 +286,8 @@ Result<AttachedBackend::Answer> AttachedBackend::AskAny(const Message& question,
     if (!failure_.ok()) return failure_;
     asking_ = true;
   }
-  TALLY_RETURN_IF_ERROR(Tell(question));
+  const Status told = Tell(question);
+  if (!told.ok() && !answered_.done()) return told;
   Status status;
   const auto speak_up = [this] { logger_->Info("waiting", {{"for", peer_}}); };
   if (!answered_.Wait(bound, speak_up, &status)) {

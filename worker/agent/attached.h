@@ -98,6 +98,7 @@ class AttachedBackend final : public Backend {
   Status Connect();
   void Hear();
   Status HearOne();
+  Status Gone() const;
   void Fail(const Status& why);
   Result<Answer> AskAny(const Message& question, Nanos bound);
   void Disconnect();
@@ -115,7 +116,7 @@ class AttachedBackend final : public Backend {
   std::vector<std::unique_ptr<AttachedGroup>> groups_;
   Status failure_;
   bool stopping_ = false, asking_ = false;
-  Completion answered_;
+  Completion answered_, ended_;
   Answer answer_;
   std::vector<Mapping> memory_;  // the hearing thread's: that came before its answer
   std::thread thread_;

@@ -129,9 +129,11 @@ Result<Channel::Received> Channel::ReceivePacket() {
     MakeRoom(&room, &header);
     const ssize_t count = recvmsg(socket_.get(), &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
-      pollfd wait{socket_.get(), POLLIN, 0};
-      (void)poll(&wait, 1, -1);  // ends when the other end does, or with StopReceiving
-      continue;
+      pollfd waits[] = {{socket_.get(), POLLIN, 0}, {stop_.fd(), POLLIN, 0}};
+      (void)poll(waits, 2, -1);  // ends when the other end does, or with StopReceiving
+      if (waits[0].revents != 0 || waits[1].revents == 0) continue;
+      const std::lock_guard lock(mutex_);
+      return stop_reason_;
     }
     if (count < 0 && errno == ECONNRESET) continue;  // it went without reading all; what it had sent is still here
     if (count < 0) return Unavailable("recvmsg on the local socket: " + ErrnoText(errno));
@@ -145,7 +147,13 @@ Result<Channel::Received> Channel::ReceivePacket() {
   }
 }
 
-void Channel::StopReceiving() { (void)shutdown(socket_.get(), SHUT_RD); }
+void Channel::StopReceiving(const Status& why) {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_reason_ = why;
+  }
+  stop_.Wake();
+}
 
 WakeUp::WakeUp() : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) { TALLY_CHECK(fd_.get() >= 0, ErrnoText(errno)); }
 

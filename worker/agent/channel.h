@@ -17,6 +17,18 @@
 
 namespace tally::agent {
 
+// An eventfd: what a thread that polls sockets is woken by.
+class WakeUp {
+ public:
+  WakeUp();
+  void Wake();
+  void Clear();
+  int fd() const { return fd_.get(); }
+
+ private:
+  UniqueFd fd_;
+};
+
 class Channel {
  public:
   struct Received {
@@ -34,8 +46,8 @@ class Channel {
   bool queued() const;
   // Waits for the next one, as long as the other end lives. Errors: kUnavailable (it has gone), kCorrupt, kUnsupported.
   Result<Received> Receive();
-  // From now on Receive says that the other end has gone, once it has given what is in the socket.
-  void StopReceiving();
+  // From now on Receive fails with `why`, once it has given what is in the socket.
+  void StopReceiving(const Status& why);
 
   int fd() const { return socket_.get(); }
 
@@ -53,18 +65,8 @@ class Channel {
   mutable std::mutex mutex_;  // of sending
   std::deque<Packet> queue_;
   bool broken_ = false;
-};
-
-// An eventfd: what a thread that polls sockets is woken by.
-class WakeUp {
- public:
-  WakeUp();
-  void Wake();
-  void Clear();
-  int fd() const { return fd_.get(); }
-
- private:
-  UniqueFd fd_;
+  WakeUp stop_;
+  Status stop_reason_;
 };
 
 // Name of the local socket: what the configuration says, else one of this user's.

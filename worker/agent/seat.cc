@@ -57,7 +57,7 @@ void Seat::Stop(const Status& why) {
   if (std::exchange(stopping_, true)) return;
   stop_reason_ = why;
   if (engine_ != nullptr) engine_->Abort(why);
-  if (session_ != nullptr) session_->channel().StopReceiving();
+  if (session_ != nullptr) session_->channel().StopReceiving(why);
   changed_.notify_all();
 }
 

@@ -71,9 +71,7 @@ Service::End Service::Serve(const std::shared_ptr<Session>& session) {
     Result<Channel::Received> received = session->channel().Receive();
     status = received.ok() ? Handle(session, std::move(received).value()) : received.status();
   }
-  if (status.kind() != StatusKind::kOk && status.kind() != StatusKind::kUnavailable) {
-    (void)session->channel().Send(Reply(status));  // it made no sense
-  }
+  if (!status.ok()) (void)session->channel().Send(Reply(status));  // it made no sense, or tally-worker stops
   session->Gone();
   memory_ = Mapping();
   return {left_, left_ ? Status::Ok() : OpenStep(*session)};
