@@ -40,8 +40,8 @@ class Mapping {
   Mapping& operator=(Mapping&& other) noexcept;
   ~Mapping();
 
-  // Maps what `fd` refers to and closes it, or keeps it if writable. Errors: kMismatch (another size than `bytes`), kCorrupt (not sealed against
-  // growing and shrinking: reading could then end this process), kUnavailable (errno).
+  // Maps what `fd` refers to and closes it, or keeps it if writable. Errors: kMismatch (another size than `bytes`),
+  // kCorrupt (not sealed against growing and shrinking: reading could then end this process), kUnavailable (errno).
   // `populate`: its pages are mapped at once, else as they are touched.
   static Result<Mapping> Make(int fd, std::uint64_t bytes, bool writable, bool populate = true);
 

@@ -1,5 +1,5 @@
-# Between a training process and its node's tally-worker, over a local socket. Each message is one packet; memory travels
-# as a descriptor beside it. One answer per question; buckets' ends come by themselves.
+# Between a training process and its node's tally-worker, over a local socket. Each message is one packet; memory
+# travels as a descriptor beside it. One answer per question; buckets' ends come by themselves.
 @0xa8d3f1b2c96e4705;
 
 using Cxx = import "/capnp/c++.capnp";
@@ -17,7 +17,7 @@ struct AgentMessage {
     submit @5 :Submit;           # answered by bucketEnd
     endStep @6 :EndStep;         # stepEnd
     giveUp @7 :Bucket;           # has waited for step.timeout; not answered
-    collective @8 :Collective;   # in the memory sent last: what is given, then, from the next multiple of 64, what is made
+    collective @8 :Collective;   # in the memory sent last: what is given; from the next multiple of 64, what is made
     makeBuffer @9 :UInt64;       # elements; answered by buffer
     reduceBuffer @10 :ReduceBuffer;
     exportState @11 :UInt32;     # of a group; answered by memory and reply

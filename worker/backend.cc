@@ -8,7 +8,8 @@ namespace tally {
 
 Status CheckDeclaration(std::span<const TensorSpec> tensors, const GroupOptions& options) {
   if (options.name.empty() || options.name.starts_with(kCollectivePrefix)) {
-    return InvalidArgument("group name \"" + options.name + "\": expected a name that does not begin with collective.");
+    return InvalidArgument("group name \"" + options.name +
+                           "\": expected a name that does not begin with collective.");
   }
   for (const TensorSpec& tensor : tensors) {
     if (!IsGradientType(tensor.dtype)) {
@@ -16,8 +17,9 @@ Status CheckDeclaration(std::span<const TensorSpec> tensors, const GroupOptions&
                              DTypeName(tensor.dtype) + "; other types go by standalone collectives");
     }
     if (!ShapeFits(tensor)) {
-      return InvalidArgument("tensor " + tensor.name + ": expected a shape of up to " + std::to_string(kMaxDimensions) +
-                             " dimensions whose product is " + std::to_string(tensor.elements.value));
+      return InvalidArgument("tensor " + tensor.name + ": expected a shape of up to " +
+                             std::to_string(kMaxDimensions) + " dimensions whose product is " +
+                             std::to_string(tensor.elements.value));
     }
   }
   return Status::Ok();

@@ -224,10 +224,10 @@ class Client {
 
   ClientStats stats() const;
 
-  // Gives the rank back to the node's tally-worker, which keeps its groups, residuals and place in the job for the training
-  // process that joins next as the same rank and declares the same, within worker.return_within. Between steps; the client
-  // is of no use afterwards. A process that dies between steps is taken to have called it. Errors: kUnsupported unless
-  // worker.attach is agent, kInvalidArgument within a step.
+  // Gives the rank back to the node's tally-worker, which keeps its groups, residuals and place in the job for the
+  // training process that joins next as the same rank and declares the same, within worker.return_within. Between steps;
+  // the client is of no use afterwards. A process that dies between steps is taken to have called it. Errors:
+  // kUnsupported unless worker.attach is agent, kInvalidArgument within a step.
   Status Detach();
 
   // Leaves in good order: peers and servers are told, links are flushed. Idempotent.

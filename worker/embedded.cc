@@ -84,17 +84,21 @@ Status EmbeddedBackend::AllReduce(std::span<float> data, ReduceOp op) { return e
 Result<Backend::BufferMemory> EmbeddedBackend::MakeBuffer(std::size_t elements) {
   TALLY_ASSIGN_OR_RETURN(GroupRuntime * group, engine_->MakeBuffer(elements));
   buffers_.push_back(group);
-  return BufferMemory{static_cast<std::uint32_t>(buffers_.size() - 1), group->arena_input(0), {group->result(0), elements}};
+  return BufferMemory{
+      static_cast<std::uint32_t>(buffers_.size() - 1), group->arena_input(0), {group->result(0), elements}};
 }
 
-Status EmbeddedBackend::AllReduce(std::uint32_t buffer, ReduceOp op) { return engine_->AllReduce(buffers_[buffer], op); }
+Status EmbeddedBackend::AllReduce(std::uint32_t buffer, ReduceOp op) {
+  return engine_->AllReduce(buffers_[buffer], op);
+}
 
 Status EmbeddedBackend::Collective(const CollectiveShape& shape, const std::byte* in, std::byte* out) {
   return engine_->Collective(shape, in, out);
 }
 
 Status EmbeddedBackend::Detach() {
-  return Unsupported("the engine is in this process and ends with it: with worker.attach = agent the node's tally-worker runs it");
+  return Unsupported(
+      "the engine is in this process and ends with it: with worker.attach = agent the node's tally-worker runs it");
 }
 
 }  // namespace tally

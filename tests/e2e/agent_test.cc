@@ -1,7 +1,6 @@
-// Clients whose engines run in the node's tally-worker: the same sums and bits as with the engine inside, and residuals
-// that outlive a training process.
+// Clients whose engines run in the node's tally-worker: the same sums and bits as with the engine inside, and
+// residuals that outlive a training process.
 #include <gtest/gtest.h>
-
 #include <unistd.h>
 
 #include <cmath>
@@ -17,6 +16,7 @@ namespace tally::test {
 namespace {
 
 constexpr std::uint32_t kRanks = 3;
+constexpr const char *kPowerSgd = "compression.codec=powersgd", *kAtOnce = "compression.start_step=0";
 
 const std::vector<TensorSpec>& Tensors() {
   static const std::vector<TensorSpec> tensors = {{"a", ElementCount(70001), DType::kFloat32},
@@ -55,7 +55,8 @@ Status Step(Group& group, std::uint32_t rank, Seen* seen) {
   for (std::uint32_t t = 0; t < Tensors().size(); ++t) {
     if (Tensors()[t].dtype == DType::kFloat16) {
       const std::span<std::uint16_t> bits = group.Input16(t);
-      for (std::size_t j = 0; j < bits.size(); ++j) bits[j] = static_cast<std::uint16_t>(0x3C00 + (j * 7 + rank + step) % 64);
+      for (std::size_t j = 0; j < bits.size(); ++j)
+        bits[j] = static_cast<std::uint16_t>(0x3C00 + (j * 7 + rank + step) % 64);
       continue;
     }
     const bool outside = step % 3 == 1 && t == 0;
@@ -118,23 +119,24 @@ TEST_P(AgentModes, GiveTheSameBitsAsTheEngineInside) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, AgentModes,
-    testing::Values(JobSetting{"ps", 2, {"aggregation.mode=ps"}},
-                    JobSetting{"ps_int8", 2, {"aggregation.mode=ps", "compression.codec=int8"}},
-                    JobSetting{"ps_topk", 1, {"aggregation.mode=ps", "compression.codec=topk", "compression.ratio=0.1"}},
-                    JobSetting{"ring", 0, {"aggregation.mode=ring"}},
-                    JobSetting{"ring_sent", 0, {"aggregation.mode=ring", "link.shm=false"}},
-                    JobSetting{"ring_powersgd", 0, {"aggregation.mode=ring", "compression.codec=powersgd", "compression.start_step=0"}},
-                    JobSetting{"direct_int8", 0, {"aggregation.mode=ring", "compression.codec=int8"}},
-                    JobSetting{"direct_onebit", 0, {"aggregation.mode=ring", "compression.codec=onebit"}},
-                    JobSetting{"direct_fp16", 0, {"aggregation.mode=ring", "compression.codec=fp16"}},
-                    JobSetting{"direct_dgc", 0, {"aggregation.mode=ring", "compression.codec=dgc", "compression.ratio=0.1"}},
-                    JobSetting{"hybrid", 2, {"aggregation.mode=hybrid"}},
-                    JobSetting{"hybrid_int8", 2, {"aggregation.mode=hybrid", "compression.codec=int8"}},
-                    JobSetting{"hierarchical", 0, {"aggregation.mode=hierarchical"}},
-                    JobSetting{"hierarchical_powersgd", 0, {"aggregation.mode=hierarchical", "compression.codec=powersgd", "compression.start_step=0"}},
-                    JobSetting{"hierarchical_int8", 0, {"aggregation.mode=hierarchical", "compression.codec=int8"}, true, 2},
-                    JobSetting{"hierarchical_ps", 1, {"aggregation.mode=hierarchical"}, true, 2},
-                    JobSetting{"dealt", 0, {"aggregation.mode=ring", "compression.codec=int8"}, true, 2, true}),
+    testing::Values(
+        JobSetting{"ps", 2, {"aggregation.mode=ps"}},
+        JobSetting{"ps_int8", 2, {"aggregation.mode=ps", "compression.codec=int8"}},
+        JobSetting{"ps_topk", 1, {"aggregation.mode=ps", "compression.codec=topk", "compression.ratio=0.1"}},
+        JobSetting{"ring", 0, {"aggregation.mode=ring"}},
+        JobSetting{"ring_sent", 0, {"aggregation.mode=ring", "link.shm=false"}},
+        JobSetting{"ring_powersgd", 0, {"aggregation.mode=ring", kPowerSgd, kAtOnce}},
+        JobSetting{"direct_int8", 0, {"aggregation.mode=ring", "compression.codec=int8"}},
+        JobSetting{"direct_onebit", 0, {"aggregation.mode=ring", "compression.codec=onebit"}},
+        JobSetting{"direct_fp16", 0, {"aggregation.mode=ring", "compression.codec=fp16"}},
+        JobSetting{"direct_dgc", 0, {"aggregation.mode=ring", "compression.codec=dgc", "compression.ratio=0.1"}},
+        JobSetting{"hybrid", 2, {"aggregation.mode=hybrid"}},
+        JobSetting{"hybrid_int8", 2, {"aggregation.mode=hybrid", "compression.codec=int8"}},
+        JobSetting{"hierarchical", 0, {"aggregation.mode=hierarchical"}},
+        JobSetting{"hierarchical_powersgd", 0, {"aggregation.mode=hierarchical", kPowerSgd, kAtOnce}},
+        JobSetting{"hierarchical_int8", 0, {"aggregation.mode=hierarchical", "compression.codec=int8"}, true, 2},
+        JobSetting{"hierarchical_ps", 1, {"aggregation.mode=hierarchical"}, true, 2},
+        JobSetting{"dealt", 0, {"aggregation.mode=ring", "compression.codec=int8"}, true, 2, true}),
     [](const auto& param) { return std::string(param.param.name); });
 
 TEST(Agent, SumsAreExact) {
@@ -142,18 +144,22 @@ TEST(Agent, SumsAreExact) {
   for (const char* mode : {"ring", "hierarchical"}) {
     TestCluster cluster({kRanks, 0, With({std::string("aggregation.mode=") + mode}, daemon.attach()), {}});
     EXPECT_EQ(Failures(cluster.Run([&](Client& client, std::uint32_t rank) -> Status {
-      const TensorSpec tensor{"w", ElementCount(200'003), DType::kFloat32};
-      TALLY_ASSIGN_OR_RETURN(Group * group, client.DeclareGroup(std::span(&tensor, 1)));
-      for (std::uint64_t step = 0; step < 3; ++step) {
-        for (std::size_t j = 0; j < group->Input(0).size(); ++j) group->Input(0)[j] = IntValue(rank, j + step);
-        TALLY_RETURN_IF_ERROR(group->Submit(BucketId(0)).status());
-        TALLY_RETURN_IF_ERROR(group->EndStep().status());
-        for (std::size_t j = 0; j < group->Output(0).size(); ++j) {
-          if (group->Output(0)[j] != IntSum(kRanks, j + step) / kRanks) return Internal("wrong sum at " + std::to_string(j));
-        }
-      }
-      return Status::Ok();
-    })), "") << mode;
+                const TensorSpec tensor{"w", ElementCount(200'003), DType::kFloat32};
+                TALLY_ASSIGN_OR_RETURN(Group * group, client.DeclareGroup(std::span(&tensor, 1)));
+                for (std::uint64_t step = 0; step < 3; ++step) {
+                  for (std::size_t j = 0; j < group->Input(0).size(); ++j)
+                    group->Input(0)[j] = IntValue(rank, j + step);
+                  TALLY_RETURN_IF_ERROR(group->Submit(BucketId(0)).status());
+                  TALLY_RETURN_IF_ERROR(group->EndStep().status());
+                  for (std::size_t j = 0; j < group->Output(0).size(); ++j) {
+                    if (group->Output(0)[j] != IntSum(kRanks, j + step) / kRanks)
+                      return Internal("wrong sum at " + std::to_string(j));
+                  }
+                }
+                return Status::Ok();
+              })),
+              "")
+        << mode;
   }
 }
 
@@ -161,38 +167,41 @@ TEST(Agent, StandaloneCollectives) {
   NodeDaemon daemon;
   for (const char* mode : {"ring", "hierarchical"}) {
     TestCluster cluster({kRanks, 0, With({std::string("aggregation.mode=") + mode}, daemon.attach()), {}});
-    EXPECT_EQ(Failures(cluster.Run([&](Client& client, std::uint32_t rank) -> Status {
-      const auto n = static_cast<std::int64_t>(kRanks);
-      TALLY_ASSIGN_OR_RETURN(Buffer * buffer, client.MakeBuffer(5'003));
-      for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{777}, std::size_t{100'003}}) {
-        std::vector<float> sum(count);
-        for (std::size_t j = 0; j < count; ++j) sum[j] = IntValue(rank, j);
-        TALLY_RETURN_IF_ERROR(client.AllReduce(std::span(sum)));
-        for (std::size_t j = 0; j < count; ++j) {
-          if (sum[j] != IntSum(kRanks, j)) return Internal("sum");
-        }
-        std::vector<std::int64_t> own(count, rank), all(count * kRanks);
-        TALLY_RETURN_IF_ERROR(client.AllGather(std::span(own), std::span(all)));
-        for (std::size_t j = 0; j < all.size(); ++j) {
-          if (all[j] != static_cast<std::int64_t>(j / count)) return Internal("all-gather");
-        }
-        TALLY_RETURN_IF_ERROR(client.ReduceScatter(std::span(all), std::span(own), ReduceOp::kSum));
-        for (const std::int64_t x : own) {
-          if (x != n * rank) return Internal("reduce-scatter");
-        }
-        TALLY_RETURN_IF_ERROR(client.Broadcast(std::span(own), Rank(2)));
-        TALLY_RETURN_IF_ERROR(client.AllReduce(std::span(own), ReduceOp::kMax));
-        for (const std::int64_t x : own) {
-          if (x != 2 * n) return Internal("broadcast");
-        }
-      }
-      for (std::size_t j = 0; j < buffer->input().size(); ++j) buffer->input()[j] = IntValue(rank, j);
-      TALLY_RETURN_IF_ERROR(client.AllReduce(*buffer));
-      for (std::size_t j = 0; j < buffer->output().size(); ++j) {
-        if (buffer->output()[j] != IntSum(kRanks, j)) return Internal("buffer");
-      }
-      return client.Barrier();
-    })), "") << mode;
+    EXPECT_EQ(
+        Failures(cluster.Run([&](Client& client, std::uint32_t rank) -> Status {
+          const auto n = static_cast<std::int64_t>(kRanks);
+          TALLY_ASSIGN_OR_RETURN(Buffer * buffer, client.MakeBuffer(5'003));
+          for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{777}, std::size_t{100'003}}) {
+            std::vector<float> sum(count);
+            for (std::size_t j = 0; j < count; ++j) sum[j] = IntValue(rank, j);
+            TALLY_RETURN_IF_ERROR(client.AllReduce(std::span(sum)));
+            for (std::size_t j = 0; j < count; ++j) {
+              if (sum[j] != IntSum(kRanks, j)) return Internal("sum");
+            }
+            std::vector<std::int64_t> own(count, rank), all(count * kRanks);
+            TALLY_RETURN_IF_ERROR(client.AllGather(std::span(own), std::span(all)));
+            for (std::size_t j = 0; j < all.size(); ++j) {
+              if (all[j] != static_cast<std::int64_t>(j / count)) return Internal("all-gather");
+            }
+            TALLY_RETURN_IF_ERROR(client.ReduceScatter(std::span(all), std::span(own), ReduceOp::kSum));
+            for (const std::int64_t x : own) {
+              if (x != n * rank) return Internal("reduce-scatter");
+            }
+            TALLY_RETURN_IF_ERROR(client.Broadcast(std::span(own), Rank(2)));
+            TALLY_RETURN_IF_ERROR(client.AllReduce(std::span(own), ReduceOp::kMax));
+            for (const std::int64_t x : own) {
+              if (x != 2 * n) return Internal("broadcast");
+            }
+          }
+          for (std::size_t j = 0; j < buffer->input().size(); ++j) buffer->input()[j] = IntValue(rank, j);
+          TALLY_RETURN_IF_ERROR(client.AllReduce(*buffer));
+          for (std::size_t j = 0; j < buffer->output().size(); ++j) {
+            if (buffer->output()[j] != IntSum(kRanks, j)) return Internal("buffer");
+          }
+          return client.Barrier();
+        })),
+        "")
+        << mode;
   }
 }
 
@@ -230,17 +239,20 @@ TEST_P(AgentReturn, FindsResidualsAsTheyWere) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, AgentReturn,
-    testing::Values(JobSetting{"ps_int8", 1, {"aggregation.mode=ps", "compression.codec=int8"}},
-                    JobSetting{"direct_topk", 0, {"aggregation.mode=ring", "compression.codec=topk", "compression.ratio=0.1"}},
-                    JobSetting{"ring_powersgd", 0, {"aggregation.mode=ring", "compression.codec=powersgd", "compression.start_step=0"}},
-                    JobSetting{"hierarchical_int8", 0, {"aggregation.mode=hierarchical", "compression.codec=int8"}, true, 2}),
+    testing::Values(
+        JobSetting{"ps_int8", 1, {"aggregation.mode=ps", "compression.codec=int8"}},
+        JobSetting{"direct_topk", 0, {"aggregation.mode=ring", "compression.codec=topk", "compression.ratio=0.1"}},
+        JobSetting{"ring_powersgd", 0, {"aggregation.mode=ring", kPowerSgd, kAtOnce}},
+        JobSetting{"hierarchical_int8", 0, {"aggregation.mode=hierarchical", "compression.codec=int8"}, true, 2}),
     [](const auto& param) { return std::string(param.param.name); });
 
 // What was handed over is what was delivered and what the residuals hold, to the last bit, over a return.
 TEST(Agent, NothingIsLostOverAReturn) {
   NodeDaemon daemon;
   constexpr std::uint64_t kElements = 1000;
-  TestCluster cluster({2, 0, With({"aggregation.mode=ring", "compression.codec=topk", "compression.ratio=0.05"}, daemon.attach()), {}});
+  const std::vector<std::string> settings = {"aggregation.mode=ring", "compression.codec=topk",
+                                             "compression.ratio=0.05"};
+  TestCluster cluster({2, 0, With(settings, daemon.attach()), {}});
   std::vector<double> given(kElements), delivered(kElements), left(kElements);
   std::mutex mutex;
   const auto statuses = cluster.Run([&](Client& first, std::uint32_t rank) -> Status {
@@ -297,21 +309,22 @@ TEST(Agent, StateGoesOutAndIn) {
     options.settings = With(options.settings, daemon.attach());
     TestCluster cluster(options);
     EXPECT_EQ(Failures(cluster.Run([&](Client& client, std::uint32_t rank) -> Status {
-      GroupOptions group_options = Buckets();
-      if (restore) group_options.first_step = StepId(2);
-      TALLY_ASSIGN_OR_RETURN(Group * group, client.DeclareGroup(Tensors(), group_options));
-      Seen ignored;
-      if (restore) {
-        TALLY_RETURN_IF_ERROR(group->ImportState(states[rank]));
-      } else {
-        for (int step = 0; step < 2; ++step) TALLY_RETURN_IF_ERROR(Step(*group, rank, &ignored));
-        TALLY_ASSIGN_OR_RETURN(states[rank], group->ExportState());
-      }
-      float one = 1;  // memory that was lent before is not used for what comes after
-      TALLY_RETURN_IF_ERROR(client.AllReduce(std::span(&one, 1)));
-      if (one != kRanks) return Internal("sum");
-      return Step(*group, rank, &(*seen)[rank]);
-    })), "");
+                GroupOptions group_options = Buckets();
+                if (restore) group_options.first_step = StepId(2);
+                TALLY_ASSIGN_OR_RETURN(Group * group, client.DeclareGroup(Tensors(), group_options));
+                Seen ignored;
+                if (restore) {
+                  TALLY_RETURN_IF_ERROR(group->ImportState(states[rank]));
+                } else {
+                  for (int step = 0; step < 2; ++step) TALLY_RETURN_IF_ERROR(Step(*group, rank, &ignored));
+                  TALLY_ASSIGN_OR_RETURN(states[rank], group->ExportState());
+                }
+                float one = 1;  // memory that was lent before is not used for what comes after
+                TALLY_RETURN_IF_ERROR(client.AllReduce(std::span(&one, 1)));
+                if (one != kRanks) return Internal("sum");
+                return Step(*group, rank, &(*seen)[rank]);
+              })),
+              "");
   };
   run(&before, false);
   run(&after, true);
@@ -368,15 +381,16 @@ TEST(Agent, ASecondProcessOfTheSameRankIsRefusedAndTheFirstUndisturbed) {
   NodeDaemon daemon;
   TestCluster cluster({1, 0, daemon.attach(), {}});
   EXPECT_EQ(Failures(cluster.Run([&](Client& client, std::uint32_t) -> Status {
-    TALLY_ASSIGN_OR_RETURN(const LoadedConfig config, cluster.WorkerConfig(0));
-    const auto second = Client::Join(config);
-    if (second.ok()) return Internal("there are two");
-    if (second.status().text().find("rank 0 of job test is taken by training process " + std::to_string(getpid())) ==
-        std::string::npos) {
-      return second.status();
-    }
-    return client.Barrier();
-  })), "");
+              TALLY_ASSIGN_OR_RETURN(const LoadedConfig config, cluster.WorkerConfig(0));
+              const auto second = Client::Join(config);
+              if (second.ok()) return Internal("there are two");
+              if (second.status().text().find("rank 0 of job test is taken by training process " +
+                                              std::to_string(getpid())) == std::string::npos) {
+                return second.status();
+              }
+              return client.Barrier();
+            })),
+            "");
 }
 
 TEST(Agent, MoreMemoryThanAllowedEndsTheJobWithBothNumbers) {
@@ -388,12 +402,14 @@ TEST(Agent, MoreMemoryThanAllowedEndsTheJobWithBothNumbers) {
     return client.Barrier();
   });
   for (const Status& status : statuses) {
-    EXPECT_NE(status.text().find("8000000 bytes, but of 1048576 bytes (worker.memory_cap"), std::string::npos) << status.text();
+    EXPECT_NE(status.text().find("8000000 bytes, but of 1048576 bytes (worker.memory_cap"), std::string::npos)
+        << status.text();
   }
 }
 
 TEST(Agent, WithoutADaemonTheErrorSaysWhatToDo) {
-  TestCluster cluster({1, 0, {"worker.attach=agent", "worker.agent=tally-nobody", "membership.join_timeout=50ms"}, {}});
+  TestCluster cluster(
+      {1, 0, {"worker.attach=agent", "worker.agent=tally-nobody", "membership.join_timeout=50ms"}, {}});
   const auto config = cluster.WorkerConfig(0);
   ASSERT_TRUE(config.ok()) << config.status().text();
   const auto client = Client::Join(*config);

@@ -34,6 +34,9 @@ void FuzzConfig(std::span<const std::byte> input);
 std::vector<FuzzBytes> FrameSeeds();
 std::vector<FuzzBytes> ControlSeeds();
 std::vector<FuzzBytes> ConfigSeeds();
+// agent_target.cc
+void FuzzAgent(std::span<const std::byte> input);
+std::vector<FuzzBytes> AgentSeeds();
 // owner_target.cc
 void FuzzOwner(std::span<const std::byte> input);
 std::vector<FuzzBytes> OwnerSeeds();

@@ -9,6 +9,7 @@ std::vector<FuzzTarget> FuzzTargets() {
   targets.push_back({"control", FuzzControl, ControlSeeds});
   targets.push_back({"config", FuzzConfig, ConfigSeeds});
   targets.push_back({"owner", FuzzOwner, OwnerSeeds});
+  targets.push_back({"agent", FuzzAgent, AgentSeeds});
   targets.push_back({"state", FuzzState, StateSeeds});
   return targets;
 }

@@ -35,11 +35,9 @@ Result<std::unique_ptr<Agent>> Agent::Start(const Config& config, Logger* logger
 }
 
 Agent::Agent(const Config& config, Logger* logger, UniqueFd listener, std::string name)
-    : config_(config),
-      logger_(logger),
-      name_(std::move(name)),
-      listener_(std::move(listener)),
-      thread_([this] { Watch(); }) {}
+    : config_(config), logger_(logger), name_(std::move(name)), listener_(std::move(listener)), thread_([this] {
+        Watch();
+      }) {}
 
 Agent::~Agent() {
   (void)Stop(Nanos{0});
@@ -88,7 +86,8 @@ void Agent::Watch() {
     polled = {{wake_.fd(), POLLIN, 0}, {guests_.size() < kMaxGuests ? listener_.get() : -1, POLLIN, 0}};
     for (const Guest& guest : guests_) {
       waiting |= guest.state != Guest::kSeated;
-      const int events = (guest.state == Guest::kSilent ? POLLIN : POLLRDHUP) | (guest.session->channel().queued() ? POLLOUT : 0);
+      const int events =
+          (guest.state == Guest::kSilent ? POLLIN : POLLRDHUP) | (guest.session->channel().queued() ? POLLOUT : 0);
       polled.push_back({guest.session->channel().fd(), static_cast<short>(events), 0});
     }
     (void)poll(polled.data(), polled.size(), Milliseconds(waiting || stopping ? kShortTick : kTick));
@@ -144,14 +143,14 @@ Status Agent::Hear(Guest& guest) {
   const auto* attach = std::get_if<Attach>(&received.message);
   if (attach == nullptr) return Corrupt("expected to be asked for a seat first");
   if (attach->protocol != kProtocol || attach->version != kVersion) {
-    return Mismatch("tally-worker has version " + std::string(kVersion) + " (protocol " + std::to_string(kProtocol) + "), the " +
-                    guest.session->name() + " version " + attach->version + " (protocol " + std::to_string(attach->protocol) +
-                    "): install the same, and start tally-worker again");
+    return Mismatch("tally-worker has version " + std::string(kVersion) + " (protocol " + std::to_string(kProtocol) +
+                    "), the " + guest.session->name() + " version " + attach->version + " (protocol " +
+                    std::to_string(attach->protocol) + "): install the same, and start tally-worker again");
   }
   ConfigSources sources;
   sources.text = attach->config;
-  const std::uint64_t half = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) *
-                             static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)) / 2;
+  const std::uint64_t half =
+      static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)) / 2;
   const std::uint64_t cap = config_.worker.memory_cap_bytes != 0 ? config_.worker.memory_cap_bytes : half;
   sources.overrides = {"worker.attach=embedded", "worker.memory_cap=" + std::to_string(cap),
                        "log.level=" + config_.log.level, "log.file=" + config_.log.file,

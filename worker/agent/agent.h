@@ -1,6 +1,6 @@
-// Agent: what tally-worker is: it listens on a local socket, lets training processes of its own user attach to seats, one
-// per rank and job, and watches whether they live. Bounded: processes that ask, seats, memory of each.
-// Threads: one of its own; the public functions from any.
+// Agent: what tally-worker is: it listens on a local socket, lets training processes of its own user attach to seats,
+// one per rank and job, and watches whether they live. Bounded: processes that ask, seats, memory of each. Threads:
+// one of its own; the public functions from any.
 #pragma once
 
 #include <atomic>
@@ -19,8 +19,8 @@ namespace tally::agent {
 
 class Agent {
  public:
-  // Listens as worker.agent says. `config` is tally-worker's own: of a training process's settings its log and bounds are
-  // not taken. Errors: kUnavailable (another one listens there).
+  // Listens as worker.agent says. `config` is tally-worker's own: of a training process's settings its log and bounds
+  // are not taken. Errors: kUnavailable (another one listens there).
   static Result<std::unique_ptr<Agent>> Start(const Config& config, Logger* logger);
   ~Agent();
 

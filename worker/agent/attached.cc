@@ -30,9 +30,11 @@ Result<std::span<T>> At(std::span<const Mapping> regions, const Place& place, st
   if (elements == 0) return std::span<T>();
   const std::uint64_t bytes = elements * sizeof(T);
   if (place.region >= regions.size() || place.offset % alignof(T) != 0 ||
-      place.offset > regions[place.region].bytes().size() || bytes > regions[place.region].bytes().size() - place.offset) {
-    return Corrupt("tally-worker says that " + std::to_string(bytes) + " bytes lie at " + std::to_string(place.offset) +
-                   " of memory " + std::to_string(place.region) + ", which has not so many");
+      place.offset > regions[place.region].bytes().size() ||
+      bytes > regions[place.region].bytes().size() - place.offset) {
+    return Corrupt("tally-worker says that " + std::to_string(bytes) + " bytes lie at " +
+                   std::to_string(place.offset) + " of memory " + std::to_string(place.region) +
+                   ", which has not so many");
   }
   return std::span<T>(reinterpret_cast<T*>(regions[place.region].bytes().data() + place.offset), elements);
 }
@@ -45,18 +47,20 @@ std::vector<std::byte> Copy(const AttachedBackend::Answer& answer) {
 
 }  // namespace
 
-// ---- groups ----------------------------------------------------------------------------------------------------------
+// ---- groups
+// ----------------------------------------------------------------------------------------------------------
 
 Result<std::unique_ptr<AttachedGroup>> AttachedGroup::Make(AttachedBackend* backend, std::uint32_t number,
-                                                           std::span<const TensorSpec> tensors, const Declared& declared,
-                                                           std::vector<Mapping> memory) {
+                                                           std::span<const TensorSpec> tensors,
+                                                           const Declared& declared, std::vector<Mapping> memory) {
   std::unique_ptr<AttachedGroup> group(new AttachedGroup(backend, number));
   group->regions_ = std::move(memory);
   group->shape_ = {declared.id, declared.step, {tensors.begin(), tensors.end()}, declared.buckets};
   if (declared.tensors.size() != tensors.size()) return Corrupt("tally-worker declared another number of tensors");
   for (const auto& bucket : declared.buckets) {
     const auto outside = [&](std::uint32_t tensor) { return tensor >= tensors.size(); };
-    if (std::ranges::any_of(bucket, outside)) return Corrupt("tally-worker's buckets hold tensors that were not declared");
+    if (std::ranges::any_of(bucket, outside))
+      return Corrupt("tally-worker's buckets hold tensors that were not declared");
   }
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     const std::uint64_t elements = tensors[t].elements.value;
@@ -166,7 +170,8 @@ Status AttachedGroup::ImportState(std::span<const std::byte> state) {
   return backend_->AskWith(memory, agent::ImportState{number_});
 }
 
-// ---- the connection --------------------------------------------------------------------------------------------------
+// ---- the connection
+// --------------------------------------------------------------------------------------------------
 
 AttachedBackend::AttachedBackend(const Config& config, std::unique_ptr<Logger> logger)
     : config_(config), logger_(std::move(logger)) {}
@@ -197,8 +202,9 @@ Status AttachedBackend::Connect() {
   while (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
     const int error = errno;
     if (std::chrono::steady_clock::now() >= deadline) {
-      return Unavailable("no tally-worker listens on local socket " + name + " (" + ErrnoText(error) +
-                         "): start it on this node as this user, set worker.agent to its socket, or worker.attach to embedded");
+      return Unavailable(
+          "no tally-worker listens on local socket " + name + " (" + ErrnoText(error) +
+          "): start it on this node as this user, set worker.agent to its socket, or worker.attach to embedded");
     }
     std::this_thread::sleep_for(kRetry);
   }
@@ -274,7 +280,10 @@ Status AttachedBackend::Tell(const Message& message, int descriptor) {
   if (status.kind() != StatusKind::kUnavailable) return status;
   // It takes nothing any more. What it said before is the better reason: the hearing thread comes to it.
   Status why;
-  return ended_.Wait(kEndBound, [] {}, &why) ? why : Gone();
+  return ended_.Wait(
+             kEndBound, [] {}, &why)
+             ? why
+             : Gone();
 }
 
 Nanos AttachedBackend::AnswerBound() const { return config_.step.timeout + kSlack; }
@@ -344,7 +353,8 @@ Status AttachedBackend::Leave() {
   return Status::Ok();
 }
 
-// ---- what a client asks for ------------------------------------------------------------------------------------------
+// ---- what a client asks for
+// ------------------------------------------------------------------------------------------
 
 Result<GroupBackend*> AttachedBackend::Declare(std::span<const TensorSpec> tensors, const GroupOptions& options) {
   const DeclareMessage question{options.name, {tensors.begin(), tensors.end()}, options.buckets, options.first_step};

@@ -1,6 +1,6 @@
-// AttachedBackend: a Client whose engine runs in the node's tally-worker. Inputs and outputs of groups and buffers lie in
-// that process's memory, mapped here; other memory of the caller is copied once on its way.
-// Threads: as Client's, and one of its own that hears what tally-worker says.
+// AttachedBackend: a Client whose engine runs in the node's tally-worker. Inputs and outputs of groups and buffers lie
+// in that process's memory, mapped here; other memory of the caller is copied once on its way. Threads: as Client's,
+// and one of its own that hears what tally-worker says.
 #pragma once
 
 #include <memory>
@@ -82,7 +82,8 @@ class AttachedBackend final : public Backend {
   const Config& config() const { return config_; }
   Logger& logger() { return *logger_; }
   Status Tell(const Message& message, int descriptor = -1);
-  // Waits for the answer, within `bound`. Errors: what tally-worker answers, its end, kCorrupt (an answer to something else).
+  // Waits for the answer, within `bound`. Errors: what tally-worker answers, its end, kCorrupt (an answer to something
+  // else).
   template <typename Expected>
   Result<Answer> Ask(const Message& question, Nanos bound);
   template <typename Expected>

@@ -47,7 +47,8 @@ Status Channel::Send(const Message& message, int descriptor) {
   if (bytes.size() <= kPacketBytes) return SendPacket(std::move(bytes), descriptor);
   TALLY_CHECK(descriptor < 0, "a message with memory is small");
   if (bytes.size() > kMaxMessageBytes) {
-    return InvalidArgument("a message of " + std::to_string(bytes.size()) + " bytes between training process and tally-worker, at most " +
+    return InvalidArgument("a message of " + std::to_string(bytes.size()) +
+                           " bytes between training process and tally-worker, at most " +
                            std::to_string(kMaxMessageBytes) + " are sent: use shorter tensor names or several groups");
   }
   TALLY_ASSIGN_OR_RETURN(const Arena body, Arena::Make("tally-message", bytes.size()));
@@ -68,7 +69,8 @@ Status Channel::SendPacket(std::vector<std::byte> bytes, int descriptor) {
   }
   if (queue_.size() >= kMaxQueued) {
     broken_ = true;
-    return Unavailable("the other end of the local socket takes no messages: " + std::to_string(kMaxQueued) + " are queued");
+    return Unavailable("the other end of the local socket takes no messages: " + std::to_string(kMaxQueued) +
+                       " are queued");
   }
   UniqueFd kept(descriptor < 0 ? -1 : fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
   if (descriptor >= 0 && kept.get() < 0) return Unavailable("dup of a descriptor: " + ErrnoText(errno));
@@ -154,6 +156,8 @@ void Channel::StopReceiving(const Status& why) {
   }
   stop_.Wake();
 }
+
+void Channel::Close() { (void)shutdown(socket_.get(), SHUT_RDWR); }
 
 WakeUp::WakeUp() : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) { TALLY_CHECK(fd_.get() >= 0, ErrnoText(errno)); }
 

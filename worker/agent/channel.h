@@ -1,6 +1,6 @@
 // Channel: one end of the local socket between a training process and tally-worker: messages in packets, memory as
-// descriptors beside them. Sending never blocks: what the socket has no room for is queued, and somebody who watches the
-// socket calls Flush. Threads: one receives; all else from any.
+// descriptors beside them. Sending never blocks: what the socket has no room for is queued, and somebody who watches
+// the socket calls Flush. Threads: one receives; all else from any.
 #pragma once
 
 #include <cstddef>
@@ -44,10 +44,14 @@ class Channel {
   Status Send(const Message& message, int descriptor = -1);
   Status Flush();
   bool queued() const;
-  // Waits for the next one, as long as the other end lives. Errors: kUnavailable (it has gone), kCorrupt, kUnsupported.
+  // Waits for the next one, as long as the other end lives. Errors: kUnavailable (it has gone), kCorrupt,
+  // kUnsupported.
   Result<Received> Receive();
   // From now on Receive fails with `why`, once it has given what is in the socket.
   void StopReceiving(const Status& why);
+
+  // The other end is told that this one has gone, once it has received what is in the socket.
+  void Close();
 
   int fd() const { return socket_.get(); }
 

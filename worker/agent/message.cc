@@ -155,7 +155,8 @@ class Reader {
   Status status;
 
   bool Check(bool good, const char* field) {
-    if (!good && status.ok()) status = Corrupt(std::string("message between training process and tally-worker: ") + field);
+    if (!good && status.ok())
+      status = Corrupt(std::string("message between training process and tally-worker: ") + field);
     return good;
   }
   template <typename Enum>
@@ -165,7 +166,8 @@ class Reader {
   // For people: what cannot be printed becomes '?'.
   static std::string Words(capnp::Text::Reader from) {
     std::string text(from.cStr(), from.size());
-    std::ranges::replace_if(text, [](char c) { return (c < ' ' && c != '\n' && c != '\t') || c == '\x7f'; }, '?');
+    std::ranges::replace_if(
+        text, [](char c) { return (c < ' ' && c != '\n' && c != '\t') || c == '\x7f'; }, '?');
     return text;
   }
 
@@ -251,38 +253,58 @@ class Reader {
 
   Message Read(Root::Reader from) {
     switch (from.which()) {
-      case Root::BODY: return Body{from.getBody()};
-      case Root::MEMORY: return Memory{from.getMemory()};
-      case Root::ATTACH: return Read(from.getAttach());
-      case Root::DECLARE: return ReadDeclare(from.getDeclare());
-      case Root::KEEP: return Keep{from.getKeep().getGroup(), from.getKeep().getTensor()};
-      case Root::SUBMIT: return Read(from.getSubmit());
-      case Root::END_STEP: return Read(from.getEndStep());
-      case Root::GIVE_UP: return GiveUp{from.getGiveUp().getGroup(), from.getGiveUp().getBucket()};
-      case Root::COLLECTIVE: return Read(from.getCollective());
-      case Root::MAKE_BUFFER: return MakeBuffer{from.getMakeBuffer()};
+      case Root::BODY:
+        return Body{from.getBody()};
+      case Root::MEMORY:
+        return Memory{from.getMemory()};
+      case Root::ATTACH:
+        return Read(from.getAttach());
+      case Root::DECLARE:
+        return ReadDeclare(from.getDeclare());
+      case Root::KEEP:
+        return Keep{from.getKeep().getGroup(), from.getKeep().getTensor()};
+      case Root::SUBMIT:
+        return Read(from.getSubmit());
+      case Root::END_STEP:
+        return Read(from.getEndStep());
+      case Root::GIVE_UP:
+        return GiveUp{from.getGiveUp().getGroup(), from.getGiveUp().getBucket()};
+      case Root::COLLECTIVE:
+        return Read(from.getCollective());
+      case Root::MAKE_BUFFER:
+        return MakeBuffer{from.getMakeBuffer()};
       case Root::REDUCE_BUFFER:
         return ReduceBuffer{from.getReduceBuffer().getNumber(),
                             Value(from.getReduceBuffer().getOp(), kLastReduceOp, "operation of a buffer")};
-      case Root::EXPORT_STATE: return ExportState{from.getExportState()};
-      case Root::IMPORT_STATE: return ImportState{from.getImportState()};
-      case Root::RESIDUAL: return Residual{from.getResidual().getGroup(), from.getResidual().getTensor()};
-      case Root::ASK_STATS: return AskStats{};
-      case Root::LEAVE: return Leave{};
+      case Root::EXPORT_STATE:
+        return ExportState{from.getExportState()};
+      case Root::IMPORT_STATE:
+        return ImportState{from.getImportState()};
+      case Root::RESIDUAL:
+        return Residual{from.getResidual().getGroup(), from.getResidual().getTensor()};
+      case Root::ASK_STATS:
+        return AskStats{};
+      case Root::LEAVE:
+        return Leave{};
       case Root::ATTACHED: {
         const auto attached = from.getAttached();
         return Attached{attached.getWorkers(), attached.getServers(), EpochId(attached.getEpoch()),
                         Words(attached.getDescription())};
       }
-      case Root::DECLARED: return Read(from.getDeclared());
-      case Root::BUCKET_END: return Read(from.getBucketEnd());
+      case Root::DECLARED:
+        return Read(from.getDeclared());
+      case Root::BUCKET_END:
+        return Read(from.getBucketEnd());
       case Root::STEP_END:
         return StepEnd{StepId(from.getStepEnd().getStep()),
                        from.getStepEnd().getSkipped() ? Outcome::kSkipped : Outcome::kCommitted,
                        Words(from.getStepEnd().getReason())};
-      case Root::BUFFER: return Buffer{Read(from.getBuffer().getInput()), Read(from.getBuffer().getOutput())};
-      case Root::STATS: return Read(from.getStats());
-      case Root::REPLY: return Read(from.getReply());
+      case Root::BUFFER:
+        return Buffer{Read(from.getBuffer().getInput()), Read(from.getBuffer().getOutput())};
+      case Root::STATS:
+        return Read(from.getStats());
+      case Root::REPLY:
+        return Read(from.getReply());
     }
     status = Unsupported("message of kind " + std::to_string(static_cast<unsigned>(from.which())) +
                          " between training process and tally-worker, unknown to this version");
@@ -296,10 +318,13 @@ Extent ExtentOf(const CollectiveShape& shape, std::uint32_t workers) {
   const std::uint64_t block = shape.elements * DTypeBytes(shape.dtype), all = block * workers;
   const auto apart = [](std::uint64_t in, std::uint64_t out) { return Extent{in, out, (in + 63) / 64 * 64}; };
   switch (shape.kind) {
-    case CollectiveKind::kAllGather: return apart(block, all);
-    case CollectiveKind::kReduceScatter: return apart(all, block);
+    case CollectiveKind::kAllGather:
+      return apart(block, all);
+    case CollectiveKind::kReduceScatter:
+      return apart(all, block);
     case CollectiveKind::kAllReduce:
-    case CollectiveKind::kBroadcast: break;
+    case CollectiveKind::kBroadcast:
+      break;
   }
   return {block, block, 0};
 }

@@ -91,7 +91,9 @@ void Seat::ServeAll() {
   for (std::shared_ptr<Session> session = occupant(); session != nullptr; session = Next()) {
     logger_->Info("attached", {{"seat", name_}, {"who", session->name()}});
     const Service::End end = service_->Serve(session);
-    logger_->Info("detached", {{"seat", name_}, {"who", session->name()}, {"how", end.how.ok() ? "between steps" : end.how.text()}});
+    logger_->Info(
+        "detached",
+        {{"seat", name_}, {"who", session->name()}, {"how", end.how.ok() ? "between steps" : end.how.text()}});
     if (end.left) break;
     if (!end.how.ok()) AbortAndWait(end.how);
     if (!backend_->engine().failure().ok()) break;

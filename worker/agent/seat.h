@@ -1,6 +1,6 @@
 // Seat: one rank of one job inside tally-worker: its engine, which lives on when the training process goes between two
-// steps, and whoever is attached to it. A thread of its own makes the calls of the training process, one after the other.
-// Threads: the agent's.
+// steps, and whoever is attached to it. A thread of its own makes the calls of the training process, one after the
+// other. Threads: the agent's.
 #pragma once
 
 #include <condition_variable>
@@ -27,8 +27,8 @@ class Seat {
   Seat(const LoadedConfig& config, std::shared_ptr<Session> first, Logger* logger, std::function<void()> on_ended);
   ~Seat();  // stops it and waits for its end
 
-  // A training process comes back, or another in its place. False: there is one, or the last one's end is not dealt with
-  // yet. Errors: kMismatch (other settings of the job).
+  // A training process comes back, or another in its place. False: there is one, or the last one's end is not dealt
+  // with yet. Errors: kMismatch (other settings of the job).
   Result<bool> Offer(const LoadedConfig& config, const std::shared_ptr<Session>& next);
   std::shared_ptr<Session> occupant() const;  // the last one; null once the seat has ended
   bool ended() const;

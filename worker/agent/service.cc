@@ -16,7 +16,8 @@ Place PlaceIn(std::span<const Region> regions, const void* numbers) {
   const auto* const at = static_cast<const std::byte*>(numbers);
   for (std::uint32_t r = 0; r < regions.size(); ++r) {
     const std::span<std::byte> bytes = regions[r].bytes;
-    if (at >= bytes.data() && at < bytes.data() + bytes.size()) return {r, static_cast<std::uint64_t>(at - bytes.data())};
+    if (at >= bytes.data() && at < bytes.data() + bytes.size())
+      return {r, static_cast<std::uint64_t>(at - bytes.data())};
   }
   return {};  // of an empty tensor
 }
@@ -65,14 +66,15 @@ Service::End Service::Serve(const std::shared_ptr<Session>& session) {
   memory_ = Mapping();
   left_ = false;
   for (const auto& group : backend_->groups()) group->Reset();
-  Status status = session->channel().Send(agent::Attached{backend_->workers(), backend_->servers(), backend_->epoch(),
-                                                          backend_->Describe()});
+  Status status = session->channel().Send(
+      agent::Attached{backend_->workers(), backend_->servers(), backend_->epoch(), backend_->Describe()});
   while (status.ok() && !left_) {
     Result<Channel::Received> received = session->channel().Receive();
     status = received.ok() ? Handle(session, std::move(received).value()) : received.status();
   }
   if (!status.ok()) (void)session->channel().Send(Reply(status));  // it made no sense, or tally-worker stops
   session->Gone();
+  session->channel().Close();
   memory_ = Mapping();
   return {left_, left_ ? Status::Ok() : OpenStep(*session)};
 }
@@ -111,11 +113,11 @@ Status Service::Handle(const std::shared_ptr<Session>& session, Channel::Receive
 void Service::TakeMemory(Channel::Received received) {
   const std::uint64_t bytes = std::get<Memory>(received.message).bytes;
   memory_ = Mapping();
-  memory_status_ = bytes > memory_cap_ - charged_
-                       ? InvalidArgument("memory of " + std::to_string(bytes) + " bytes: of " + std::to_string(memory_cap_) +
-                                         " bytes (worker.memory_cap of tally-worker) " + std::to_string(charged_) +
-                                         " are taken")
-                       : Status::Ok();
+  memory_status_ =
+      bytes > memory_cap_ - charged_
+          ? InvalidArgument("memory of " + std::to_string(bytes) + " bytes: of " + std::to_string(memory_cap_) +
+                            " bytes (worker.memory_cap of tally-worker) " + std::to_string(charged_) + " are taken")
+          : Status::Ok();
   if (!memory_status_.ok()) return;
   Result<Mapping> mapping = Mapping::Make(received.descriptor.Release(), bytes, true);
   memory_status_ = mapping.status();
@@ -127,9 +129,9 @@ Status Service::Charge(std::uint64_t bytes) {
     charged_ += bytes;
     return Status::Ok();
   }
-  const Status status = InvalidArgument("needs " + std::to_string(bytes) + " bytes, but of " + std::to_string(memory_cap_) +
-                                        " bytes (worker.memory_cap of tally-worker) " + std::to_string(charged_) +
-                                        " are taken");
+  const Status status =
+      InvalidArgument("needs " + std::to_string(bytes) + " bytes, but of " + std::to_string(memory_cap_) +
+                      " bytes (worker.memory_cap of tally-worker) " + std::to_string(charged_) + " are taken");
   engine().Abort(status);  // the other ranks wait for this one
   return status;
 }
@@ -138,11 +140,13 @@ Result<Service::Attached*> Service::Find(std::uint32_t group, bool closed) {
   if (group >= groups_.size()) {
     return InvalidArgument("group " + std::to_string(group) + " of " + std::to_string(groups_.size()));
   }
-  if (closed && groups_[group].open) return InvalidArgument("group " + groups_[group].group->name() + " has an open step");
+  if (closed && groups_[group].open)
+    return InvalidArgument("group " + groups_[group].group->name() + " has an open step");
   return &groups_[group];
 }
 
-// ---- groups ----------------------------------------------------------------------------------------------------------
+// ---- groups
+// ----------------------------------------------------------------------------------------------------------
 
 // One that an earlier process declared; null: none.
 Result<EmbeddedGroup*> Service::FindDeclared(const DeclareMessage& message) {
@@ -194,7 +198,8 @@ Result<Message> Service::Answer(Session& session, const DeclareMessage& message)
   Declared declared{shape.id, shape.step, shape.buckets, {}, backend_->Describe()};
   for (std::uint32_t t = 0; t < shape.tensors.size(); ++t) {
     const TensorMemory& memory = group->memory(t);
-    const void* const input = memory.input.empty() ? static_cast<const void*>(memory.input16.data()) : memory.input.data();
+    const void* const input =
+        memory.input.empty() ? static_cast<const void*>(memory.input16.data()) : memory.input.data();
     declared.tensors.push_back(
         {PlaceIn(regions, input), PlaceIn(regions, memory.output.data()), PlaceIn(regions, memory.output16.data())});
   }
@@ -212,7 +217,8 @@ Status Service::Handle(const Keep& message) {
 Status Service::Handle(const std::shared_ptr<Session>& session, const Submit& message) {
   TALLY_ASSIGN_OR_RETURN(Attached * attached, Find(message.group, false));
   if (message.bucket >= attached->submitted.size() || attached->submitted[message.bucket]) {
-    return InvalidArgument("bucket " + std::to_string(message.bucket) + " of " + std::to_string(attached->submitted.size()) +
+    return InvalidArgument("bucket " + std::to_string(message.bucket) + " of " +
+                           std::to_string(attached->submitted.size()) +
                            " is not there, or was submitted before in this step");
   }
   attached->submitted[message.bucket] = attached->open = true;
@@ -275,7 +281,8 @@ Result<Message> Service::Answer(Session& session, const Residual& message) {
   return SendBytes(session, std::as_bytes(attached->group->Residual(message.tensor)));
 }
 
-// ---- collectives -----------------------------------------------------------------------------------------------------
+// ---- collectives
+// -----------------------------------------------------------------------------------------------------
 
 Result<Message> Service::Answer(Session& session, const Collective& message) {
   const CollectiveShape& shape = message.shape;
@@ -310,7 +317,8 @@ Result<Message> Service::Answer(Session& session, const MakeBuffer& message) {
     buffer_elements_.push_back(message.elements);
   } else if (buffer_elements_[buffers_] != message.elements) {
     return Mismatch("buffer " + std::to_string(buffers_) + " had " + std::to_string(buffer_elements_[buffers_]) +
-                    " elements when the rank's last training process made it, now " + std::to_string(message.elements));
+                    " elements when the rank's last training process made it, now " +
+                    std::to_string(message.elements));
   }
   GroupRuntime& runtime = backend_->buffer(buffers_++);
   const std::vector<Region> regions = runtime.regions();

@@ -31,8 +31,6 @@ bool Session::gone() const {
   return gone_;
 }
 
-Status Session::Lost(const std::string& what) const {
-  return PeerLost(name() + " died in the middle of " + what);
-}
+Status Session::Lost(const std::string& what) const { return PeerLost(name() + " died in the middle of " + what); }
 
 }  // namespace tally::agent

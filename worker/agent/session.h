@@ -1,6 +1,6 @@
-// Session: one training process that is attached to tally-worker, or asks to be. Knows whether the process is still there
-// and whether it is in a call that others wait for.
-// Threads: the seat's thread receives and calls; the agent's watches; the engine's sends ends of buckets.
+// Session: one training process that is attached to tally-worker, or asks to be. Knows whether the process is still
+// there and whether it is in a call that others wait for. Threads: the seat's thread receives and calls; the agent's
+// watches; the engine's sends ends of buckets.
 #pragma once
 
 #include <cstdint>

@@ -63,7 +63,8 @@ int Serve(const ConfigSources& sources) {
   sd_notify(0, "STOPPING=1");
   (*logger)->Info("stopping", {{"signal", strsignal(signal)}});
   if (!(*agent)->Stop(kStopBound)) {
-    // One that still joins its job, for example. The system ends it as it would a killed one, with nothing left behind.
+    // One that still joins its job, for example. The system ends it as it would a killed one, with nothing left
+    // behind.
     (*logger)->Warn("not all ranks have left their jobs, ending all the same");
     std::_Exit(0);
   }
@@ -78,7 +79,8 @@ int main(int argc, char** argv) {
   tally::ConfigSources sources;
   std::string listen;
   CLI::App app{
-      "tally-worker: runs the engines of this node's training processes, which attach with worker.attach = \"agent\".\n"
+      "tally-worker: runs the engines of this node's training processes, which attach with worker.attach = "
+      "\"agent\".\n"
       "Residuals and the place in the job outlive a training process that ends between two steps and comes back."};
   app.footer(
       "Examples:\n"
@@ -89,7 +91,8 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", std::string("tally-worker ") + tally::kVersion);
   app.add_option("--config", sources.file, "configuration file (TOML)");
   app.add_option("--set", sources.overrides, "section.key=value, overrides file and environment; may be repeated");
-  CLI::Option* named = app.add_option("--listen", listen, "name of its local socket (worker.agent); default: of the user");
+  CLI::Option* named =
+      app.add_option("--listen", listen, "name of its local socket (worker.agent); default: of the user");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
