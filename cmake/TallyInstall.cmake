@@ -35,10 +35,11 @@ install(CODE "
   endwhile()")
 
 file(RELATIVE_PATH TALLY_PREFIX_FROM_PC /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
-foreach(file tally.pc tally-server.service)
+foreach(file tally.pc tally-server.service tally-worker@.service)
   configure_file(${CMAKE_SOURCE_DIR}/deploy/${file}.in ${CMAKE_BINARY_DIR}/deploy/${file} @ONLY)
 endforeach()
 install(FILES ${CMAKE_BINARY_DIR}/deploy/tally.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
-install(FILES ${CMAKE_BINARY_DIR}/deploy/tally-server.service DESTINATION lib/systemd/system)
-install(FILES deploy/server.toml deploy/job.toml deploy/cluster.toml DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)
+install(FILES ${CMAKE_BINARY_DIR}/deploy/tally-server.service ${CMAKE_BINARY_DIR}/deploy/tally-worker@.service
+  DESTINATION lib/systemd/system)
+install(FILES deploy/server.toml deploy/worker.toml deploy/job.toml deploy/cluster.toml DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)
 install(FILES README.md LICENSE CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})

@@ -56,9 +56,12 @@ Result<Arena> Arena::Make(const std::string& name, std::uint64_t bytes) {
 }
 
 Mapping::Mapping(Mapping&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : fd_(std::exchange(other.fd_, -1)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
 
 Mapping& Mapping::operator=(Mapping&& other) noexcept {
+  std::swap(fd_, other.fd_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
   return *this;
@@ -66,12 +69,15 @@ Mapping& Mapping::operator=(Mapping&& other) noexcept {
 
 Mapping::~Mapping() {
   if (data_ != nullptr) munmap(data_, size_);
+  if (fd_ >= 0) close(fd_);
 }
 
 Result<Mapping> Mapping::Make(int fd, std::uint64_t bytes, bool writable, bool populate) {
   struct Closer {
     int fd;
-    ~Closer() { close(fd); }
+    ~Closer() {
+      if (fd >= 0) close(fd);
+    }
   } closer{fd};
   // Seals first: a size that is still open could change after it was looked at.
   constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
@@ -93,6 +99,7 @@ Result<Mapping> Mapping::Make(int fd, std::uint64_t bytes, bool writable, bool p
   }
   mapping.data_ = static_cast<std::byte*>(data);
   mapping.size_ = bytes;
+  if (writable) mapping.fd_ = std::exchange(closer.fd, -1);
   return mapping;
 }
 

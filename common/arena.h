@@ -40,15 +40,17 @@ class Mapping {
   Mapping& operator=(Mapping&& other) noexcept;
   ~Mapping();
 
-  // Maps what `fd` refers to and closes it. Errors: kMismatch (another size than `bytes`), kCorrupt (not sealed against
-  // growing and shrinking: reading could then end this process), kUnavailable (errno).
+  // Maps what `fd` refers to and closes it, or keeps it if writable. Errors: kMismatch (another size than `bytes`),
+  // kCorrupt (not sealed against growing and shrinking: reading could then end this process), kUnavailable (errno).
   // `populate`: its pages are mapped at once, else as they are touched.
   static Result<Mapping> Make(int fd, std::uint64_t bytes, bool writable, bool populate = true);
 
   std::span<std::byte> bytes() const { return {data_, size_}; }  // to be read only, unless made writable
   bool empty() const { return size_ == 0; }
+  int fd() const { return fd_; }  // of a writable one, to be handed on to a further process; else -1
 
  private:
+  int fd_ = -1;
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
 };

@@ -1,6 +1,7 @@
 // Client: what a training process embeds. Join a job, declare named gradients, submit them bucket by bucket as backward
 // produces them, take the (weighted) mean over all workers, end the step.
-// Threads: one caller thread per Client for everything but Ticket::Wait; an engine thread inside does the rest.
+// Threads: one caller thread per Client for everything but Ticket::Wait; an engine thread inside, or in the node's
+// tally-worker (worker.attach), does the rest.
 #pragma once
 
 #include <cstddef>
@@ -19,9 +20,9 @@
 
 namespace tally {
 
-class Engine;
+class Backend;
 class Group;
-class GroupRuntime;
+class GroupBackend;
 struct StepWeight;
 struct TicketState;
 
@@ -44,6 +45,7 @@ struct ClientStats {
   std::uint64_t saturated = 0;                           // numbers pushed that were beyond their codec's 16 bits
   double residual_l1 = 0;
   std::uint64_t residual_bytes = 0;
+  bool operator==(const ClientStats&) const = default;
 };
 
 // The completion of one bucket. Copies share it.
@@ -55,7 +57,7 @@ class Ticket {
   bool done() const;
 
  private:
-  friend class Engine;
+  friend class Group;
   std::shared_ptr<TicketState> state_;
 };
 
@@ -144,11 +146,9 @@ class Group {
 
  private:
   friend class Client;
-  Group(Engine* engine, GroupRuntime* runtime, std::vector<std::vector<std::uint32_t>> buckets);
+  explicit Group(GroupBackend* backend);
 
-  Engine* engine_;
-  GroupRuntime* runtime_;
-  std::vector<std::vector<std::uint32_t>> buckets_;  // own tensor indices
+  GroupBackend* backend_;
   std::vector<std::uint32_t> bucket_of_;             // per own tensor
   std::vector<bool> submitted_;                      // in the open step
   bool step_open_ = false;
@@ -170,7 +170,7 @@ class Buffer {
 
  private:
   friend class Client;
-  GroupRuntime* group_ = nullptr;
+  std::uint32_t number_ = 0;
   std::span<float> input_;
   std::span<const float> output_;
 };
@@ -185,6 +185,8 @@ class Client {
 
   Rank rank() const;
   std::uint32_t workers() const;
+  // This rank's number among the workers of its node, by which it would pick a device.
+  std::uint32_t local_rank() const;
   std::uint32_t servers() const;
   EpochId epoch() const;
   // "owners on 2 servers over zmq", "schedule ring over tcp": what the mode expands to; where the coordinator chooses, what
@@ -224,14 +226,26 @@ class Client {
 
   ClientStats stats() const;
 
+  // Gives the rank back to the node's tally-worker, which keeps its groups, residuals and place in the job for the
+  // training process that joins next as the same rank and declares the same, within worker.return_within. Between steps;
+  // the client is of no use afterwards. A process that dies between steps is taken to have called it. Errors:
+  // kUnsupported unless worker.attach is agent, kInvalidArgument within a step.
+  Status Detach();
+
+  // Ends the job on all members with kUnavailable, naming this rank and the reason; returns at once, and calls that follow
+  // fail. For a training process that cannot go on.
+  void Abort(const std::string& reason);
+
   // Leaves in good order: peers and servers are told, links are flushed. Idempotent.
   Status Leave();
 
  private:
   Client();
   Status CheckBlocks(const char* what, const ConstNumberView& block, const ConstNumberView& all) const;
+  // Hands on what was found out about a collective's arguments.
+  Status Refused(const Status& found);
 
-  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Backend> backend_;
   std::vector<std::unique_ptr<Group>> groups_;
   std::vector<std::unique_ptr<Buffer>> buffers_;
 };

@@ -34,7 +34,8 @@
 
 namespace tally {
 
-class Engine final : public LinkHandler,
+class Engine final : public TicketHost,
+                     public LinkHandler,
                      public MembershipEvents,
                      public GroupEnvironment,
                      public CollectiveEnvironment {
@@ -46,8 +47,10 @@ class Engine final : public LinkHandler,
   // Caller side; any thread but the loop's. A declaration counts as a standalone call, as a rank that makes another one
   // at the same time waits for what never comes.
   Result<GroupRuntime*> Declare(std::span<const TensorSpec> tensors, const GroupOptions& options);
-  Result<Ticket> Submit(GroupRuntime* group, std::uint32_t bucket, StepWeight weight);
-  Status WaitTicket(TicketState* ticket);
+  Result<std::shared_ptr<TicketState>> Submit(GroupRuntime* group, std::uint32_t bucket, StepWeight weight);
+  Status WaitTicket(TicketState* ticket) override;
+  // Its holder has waited for step.timeout already: as WaitTicket at its end.
+  Status GiveUp(TicketState* ticket);
   Result<StepResult> EndStep(GroupRuntime* group, Vote vote, StepWeight weight, float loss_scale);
   // Between the group's steps.
   Result<SavedState> Save(GroupRuntime* group);
@@ -57,16 +60,19 @@ class Engine final : public LinkHandler,
   Status AllReduce(GroupRuntime* buffer, ReduceOp op);
   // Of any kind (collective_runtime.h); `shape` without a number.
   Status Collective(CollectiveShape shape, const std::byte* in, std::byte* out);
-  // Hands on what was found out about the arguments of a standalone call. One that is refused counts as a call: who makes
-  // it fails and names this rank; if all ranks are refused, nothing else happens.
-  Status NoteRefusal(const Status& found);
+  // A standalone call was refused for its arguments, and counts as one: another rank that makes it fails and names this
+  // one; if all ranks are refused, nothing else happens.
+  void NoteRefusal(const Status& why);
   Status Leave();
+  // Ends the job everywhere, for a reason that only the caller knows.
+  void Abort(const Status& why);
   ClientStats Stats();
   Status failure() const;
 
   const Config& config() const { return loaded_.config; }
   Rank rank() const { return Rank(loaded_.config.worker.rank); }
   std::uint32_t workers() const { return workers_; }
+  std::uint32_t local_rank() const;  // among the workers on this node
   std::uint32_t servers() const { return servers_; }
   EpochId epoch() const { return epoch_.epoch; }
   std::string description() const;
@@ -132,8 +138,8 @@ class Engine final : public LinkHandler,
   void WatchSteps(Status* suspicion, const Status& why);
   void CheckSteps();
   void CompleteAll(const Status& status);
-  // `what`: for the log and errors, asked for only when the wait is long.
-  Status Wait(Completion& completion, const std::function<std::string()>& what, GroupRuntime* group);
+  // `what`: for the log and errors, asked for only when the wait is long. `waited` of step.timeout is over.
+  Status Wait(Completion& completion, const std::function<std::string()>& what, GroupRuntime* group, Nanos waited = {});
   Result<GroupRuntime*> CollectiveGroup(const CollectiveShape& shape);
   Result<GroupRuntime*> DeclareCollective(const char* kind, std::uint64_t elements);
   Status MeetNode();

@@ -50,14 +50,14 @@ Status Engine::OnLoop(std::function<Status()> task, const char* what) {
   return Wait(*done, [what] { return std::string(what); }, nullptr);
 }
 
-Status Engine::Wait(Completion& completion, const std::function<std::string()>& what, GroupRuntime* group) {
+Status Engine::Wait(Completion& completion, const std::function<std::string()>& what, GroupRuntime* group, Nanos waited) {
   const Nanos timeout = loaded_.config.step.timeout;
   const auto describe = [&what, group, this] {
     return group == nullptr ? what() : what() + ": " + Ask([group] { return group->Describe(); });
   };
   Status status;
   const auto speak_up = [this, &describe] { logger_->Info("waiting", {{"for", describe()}}); };
-  if (completion.Wait(timeout, speak_up, &status)) return status;
+  if (completion.Wait(timeout - waited, speak_up, &status)) return status;
   const Status late = Timeout(RankName() + ": " + describe() + "; nothing within " +
                               std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count()) +
                               " ms (step.timeout)");
@@ -103,12 +103,12 @@ Result<GroupRuntime*> Engine::DeclareGroup(std::span<const TensorSpec> tensors, 
 
 // Tasks that a warm step posts hold two pointers: a std::function keeps those without memory of its own.
 
-Result<Ticket> Engine::Submit(GroupRuntime* group, std::uint32_t bucket, StepWeight weight) {
+Result<std::shared_ptr<TicketState>> Engine::Submit(GroupRuntime* group, std::uint32_t bucket, StepWeight weight) {
   if (failed_) return failure();
   std::shared_ptr<TicketState>& state = group->tickets[bucket];
   if (state == nullptr || state.use_count() != 1) {
     state = std::make_shared<TicketState>();
-    state->engine = this;
+    state->host = this;
     state->group = group;
     state->bucket = bucket;
   }
@@ -121,13 +121,20 @@ Result<Ticket> Engine::Submit(GroupRuntime* group, std::uint32_t bucket, StepWei
       raw->group->Submit(raw->bucket);
     }
   });
-  Ticket ticket;
-  ticket.state_ = state;
-  return ticket;
+  return state;
 }
 
 Status Engine::WaitTicket(TicketState* ticket) {
   return Wait(ticket->completion, [ticket] { return "bucket " + std::to_string(ticket->bucket); }, ticket->group);
+}
+
+Status Engine::GiveUp(TicketState* ticket) {
+  return Wait(ticket->completion, [ticket] { return "bucket " + std::to_string(ticket->bucket); }, ticket->group,
+              loaded_.config.step.timeout);
+}
+
+void Engine::Abort(const Status& why) {
+  Post([this, why] { Fail(why); });
 }
 
 Result<StepResult> Engine::EndStep(GroupRuntime* group, Vote vote, StepWeight weight, float loss_scale) {
@@ -361,10 +368,7 @@ void Engine::NoteOtherCall(std::string what) {
   });
 }
 
-Status Engine::NoteRefusal(const Status& found) {
-  if (!found.ok()) NoteOtherCall("was refused its call: " + found.text());
-  return found;
-}
+void Engine::NoteRefusal(const Status& why) { NoteOtherCall("was refused its call: " + why.text()); }
 
 Status Engine::Leave() {
   if (std::exchange(left_, true) || !thread_.joinable()) return Status::Ok();

@@ -151,15 +151,40 @@ Result<std::unique_ptr<GroupRuntime>> GroupRuntime::Make(const Options& options,
   group->output16_.resize(layout.tensors.size());
   if (!options.collective || options.nodes != nullptr) TALLY_RETURN_IF_ERROR(group->MakeMemory());
   if (options.collective) return group;
-  for (std::uint32_t t = 0; t < layout.tensors.size(); ++t) {
-    group->inputs[t] = group->arena_input(t).data();
-    if (layout.tensors[t].dtype == DType::kFloat32) continue;
-    group->halves_.try_emplace(layout.tensors[t].dtype, layout.tensors[t].dtype);
-    group->own_input16_[t].resize(group->elements(t));
-    group->output16_[t].resize(group->elements(t));
-    group->inputs16[t] = group->own_input16_[t].data();
-  }
+  for (std::uint32_t t = 0; t < layout.tensors.size(); ++t) group->inputs[t] = group->arena_input(t).data();
+  TALLY_RETURN_IF_ERROR(group->PlaceHalves());
   return group;
+}
+
+// Numbers of tensors of 16 bits in their own type, as callers give and take them.
+Status GroupRuntime::PlaceHalves() {
+  const auto& tensors = tables_->layout.tensors;
+  std::uint64_t bytes = 0;
+  for (std::uint32_t t = 0; t < tensors.size(); ++t) {
+    if (tensors[t].dtype != DType::kFloat32) bytes += ArenaBytes(t);  // both, of half the size
+  }
+  TALLY_ASSIGN_OR_RETURN(half_arena_, Arena::Make("tally-half", bytes));
+  std::byte* place = half_arena_.bytes().data();
+  for (std::uint32_t t = 0; t < tensors.size(); ++t) {
+    if (tensors[t].dtype == DType::kFloat32) continue;
+    halves_.try_emplace(tensors[t].dtype, tensors[t].dtype);
+    auto* const numbers = reinterpret_cast<std::uint16_t*>(place);
+    own_input16_[t] = {numbers, elements(t)};
+    output16_[t] = {numbers + ArenaBytes(t) / 2 / sizeof(std::uint16_t), elements(t)};
+    inputs16[t] = numbers;
+    place += ArenaBytes(t);
+  }
+  return Status::Ok();
+}
+
+std::vector<GroupRuntime::Region> GroupRuntime::regions() {
+  std::vector<Region> all;
+  const Arena* const own[] = {&input_arena_.arena(), &output_arena_.arena(), &private_arena_.arena(), &half_arena_};
+  for (const Arena* arena : own) {
+    if (!arena->bytes().empty()) all.push_back({arena->fd(), arena->bytes()});
+  }
+  if (share_ != nullptr && !share_->results().empty()) all.push_back({share_->results().fd(), share_->results().bytes()});
+  return all;
 }
 
 std::uint64_t GroupRuntime::ArenaBytes(std::uint32_t tensor) const {

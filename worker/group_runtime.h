@@ -91,6 +91,12 @@ class GroupRuntime final : public ExchangeEnvironment {
   std::span<std::uint16_t> own_input16(std::uint32_t layout_tensor) { return own_input16_[layout_tensor]; }
   std::span<const std::uint16_t> output16(std::uint32_t layout_tensor) const { return output16_[layout_tensor]; }
   bool has_fp16() const { return halves_.contains(DType::kFloat16); }
+  // All memory in which inputs, outputs and results lie, each with a descriptor by which another process can map it.
+  struct Region {
+    int descriptor = -1;
+    std::span<std::byte> bytes;
+  };
+  std::vector<Region> regions();
   // Handed over by reference; kept, so that a step allocates nothing. A ticket that its holder kept is replaced.
   std::vector<std::shared_ptr<TicketState>> tickets;  // per bucket
   StepEnding ending;
@@ -151,6 +157,7 @@ class GroupRuntime final : public ExchangeEnvironment {
   std::unique_ptr<Exchange> MakeExchange(const std::shared_ptr<const GroupTables>& tables, const FramePlan* plan,
                                          const ExchangeOptions& options, ExchangeEnvironment* environment);
   Status PlaceResults();
+  Status PlaceHalves();
   void MakeLinear();
   const Layout& layout() const { return wire_->tables->layout; }
   std::uint64_t elements(std::uint32_t tensor) const;
@@ -199,7 +206,8 @@ class GroupRuntime final : public ExchangeEnvironment {
   std::unique_ptr<NodeShare> share_;
   NodePlaces places_;                        // with node stages
   std::vector<std::uint64_t> arena_offset_;  // per tensor of the layout, bytes
-  std::vector<std::vector<std::uint16_t>> own_input16_, output16_;  // per tensor of the layout
+  Arena half_arena_;                         // of the next two
+  std::vector<std::span<std::uint16_t>> own_input16_, output16_;  // per tensor of the layout
   std::map<DType, HalfNumbers> halves_;                             // of the types that tensors have
   std::vector<std::uint32_t> to_layout_, to_own_;
   std::vector<float> zeros_;

@@ -8,6 +8,7 @@ namespace tally {
 struct StepWeight {
   float factor = 1;
   double declared = 1;
+  bool operator==(const StepWeight&) const = default;
 };
 
 }  // namespace tally

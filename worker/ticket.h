@@ -19,19 +19,38 @@ namespace tally {
 class Completion {
  public:
   void Complete(const Status& status) {
+    std::function<void(const Status&)> then;
     {
       std::lock_guard lock(mutex_);
       if (done_) return;
       done_ = true;
       status_ = status;
+      then = std::move(then_);
+      then_ = nullptr;
     }
     changed_.notify_all();
+    if (then) then(status);
   }
 
   void Reset() {
     std::lock_guard lock(mutex_);
     done_ = false;
     status_ = Status::Ok();
+    then_ = nullptr;
+  }
+
+  // Calls `then` once, from the thread that completes this, or here and now if that was before. It does not block.
+  void Then(std::function<void(const Status&)> then) {
+    Status status;
+    {
+      std::lock_guard lock(mutex_);
+      if (!done_) {
+        then_ = std::move(then);
+        return;
+      }
+      status = status_;
+    }
+    then(status);
   }
 
   bool done() const {
@@ -63,14 +82,25 @@ class Completion {
   std::condition_variable changed_;
   bool done_ = false;
   Status status_;
+  std::function<void(const Status&)> then_;
 };
 
 class GroupRuntime;
+struct TicketState;
+
+// Who completes tickets, and says what is missing where one stays away.
+class TicketHost {
+ public:
+  virtual Status WaitTicket(TicketState* ticket) = 0;
+
+ protected:
+  ~TicketHost() = default;
+};
 
 // What a Submit hands to the engine.
 struct TicketState {
   Completion completion;
-  Engine* engine = nullptr;
+  TicketHost* host = nullptr;
   GroupRuntime* group = nullptr;
   std::uint32_t bucket = 0;
   StepWeight weight;

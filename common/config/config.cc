@@ -83,6 +83,7 @@ class Loader {
   }
 
   void FromFile() {
+    if (!sources_.text.empty()) return FromText(sources_.text, "process");
     const std::string path =
         sources_.file.empty() ? Lookup(sources_.environment, kConfigFileVariable) : sources_.file;
     if (path.empty()) return;
@@ -95,8 +96,12 @@ class Loader {
       return;
     }
     text.resize(static_cast<std::size_t>(in.gcount()));
+    FromText(text, path);
+  }
+
+  void FromText(std::string_view text, const std::string& name) {
     std::vector<FileSetting> settings;
-    ReadToml(text, path, &settings, &errors_);
+    ReadToml(text, name, &settings, &errors_);
     for (const FileSetting& setting : settings) {
       const KeySpec* spec = FindKey(setting.section, setting.key);
       if (spec == nullptr) {

@@ -77,7 +77,9 @@ struct Config {
     std::string bind;              // where data links bind; empty = the address that reaches the coordinator
     Nanos spin{0};
     std::string attach = "embedded";  // embedded | agent (= the node's tally-worker runs the engine)
-    std::string agent;             // where that listens; empty = by user and job
+    std::string agent;             // name of the local socket that it listens on; empty = of the user
+    Nanos return_within = std::chrono::seconds(60);  // agent: for a training process to come back between steps
+    std::uint64_t memory_cap_bytes = 0;  // tally-worker: of one training process; 0 = half of the machine's
   } worker;
   struct Coordinator {
     std::string address;           // process scope; empty = first server, else MASTER_ADDR:MASTER_PORT+1
@@ -127,6 +129,7 @@ struct ConfigSources {
   std::string file;                                // path of the TOML file; empty = $TALLY_CONFIG, else none
   std::map<std::string, std::string> environment;
   std::vector<std::string> overrides;              // "section.key=value" from flags
+  std::string text;                                // instead of a file: what ProcessText gave in another process
   bool own_server = false;                         // for a tally-server: mode ps is fine without servers.addresses
 };
 
@@ -151,6 +154,9 @@ Result<LoadedConfig> LoadConfig(const ConfigSources& sources);
 
 // The job-scoped keys of another member, as sent at join. Hostile input. Process-scoped keys keep their defaults.
 Result<Config> ParseJobConfig(std::string_view job_text);
+
+// Every effective setting as the TOML text of one file, for a process that is to act for this one (ConfigSources::text).
+std::string ProcessText(const Config& config);
 
 // One line per job key that differs, with both values; empty if none. For the error at join.
 std::vector<std::string> DiffJobConfig(std::string_view job, std::string_view member);

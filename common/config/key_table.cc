@@ -72,15 +72,28 @@ std::string UnknownVariable(std::string_view variable) {
   return "no setting has this variable" + DidYouMean(variable, variables);
 }
 
-std::string JobText(const Config& config) {
+namespace {
+
+template <typename Wanted>
+std::string TomlText(const Config& config, Wanted wanted) {
   std::string text;
   std::string_view section;
   for (const KeySpec& spec : kKeys) {
-    if (spec.scope != Scope::kJob) continue;
+    if (!wanted(spec)) continue;
     if (spec.section != section) text += "[" + std::string(section = spec.section) + "]\n";
     text += std::string(spec.key) + " = " + spec.print(config) + "\n";
   }
   return text;
+}
+
+}  // namespace
+
+std::string JobText(const Config& config) {
+  return TomlText(config, [](const KeySpec& spec) { return spec.scope == Scope::kJob; });
+}
+
+std::string ProcessText(const Config& config) {
+  return TomlText(config, [](const KeySpec&) { return true; });
 }
 
 }  // namespace tally

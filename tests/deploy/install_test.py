@@ -20,7 +20,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         prefix = pathlib.Path(folder) / "usr"
         subprocess.run(["cmake", "--install", build, "--prefix", prefix], check=True, stdout=subprocess.DEVNULL)
-        for path in ["lib/systemd/system/tally-server.service", "include/tally/worker/client.h",
+        for path in ["lib/systemd/system/tally-server.service", "lib/systemd/system/tally-worker@.service",
+                     "bin/tally-worker", "include/tally/worker/client.h",
                      "share/doc/tally/examples/job.toml", "share/doc/tally/LICENSE"]:
             if not (prefix / path).is_file():
                 print("not installed:", path)

@@ -17,7 +17,8 @@ def main():
         print("a placeholder is left in the unit")
         return 1
     with tempfile.TemporaryDirectory() as folder:
-        unit = pathlib.Path(folder) / "tally-server.service"
+        # a template is looked at as an instance of it
+        unit = pathlib.Path(folder) / pathlib.Path(sys.argv[1]).name.replace("@.", "@nobody.")
         # verify wants a program that exists; the installed one does not yet
         unit.write_text(re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", text, flags=re.M))
         verified = run("systemd-analyze", "verify", "--man=no", unit)

@@ -41,6 +41,9 @@ void FuzzShmNote(std::span<const std::byte> input);
 std::vector<FuzzBytes> SwitchesSeeds();
 std::vector<FuzzBytes> NcclSeeds();
 std::vector<FuzzBytes> ShmNoteSeeds();
+// agent_target.cc
+void FuzzAgent(std::span<const std::byte> input);
+std::vector<FuzzBytes> AgentSeeds();
 // owner_target.cc
 void FuzzOwner(std::span<const std::byte> input);
 std::vector<FuzzBytes> OwnerSeeds();

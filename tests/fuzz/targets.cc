@@ -12,6 +12,7 @@ std::vector<FuzzTarget> FuzzTargets() {
   targets.push_back({"nccl", FuzzNccl, NcclSeeds});
   targets.push_back({"shm_note", FuzzShmNote, ShmNoteSeeds});
   targets.push_back({"owner", FuzzOwner, OwnerSeeds});
+  targets.push_back({"agent", FuzzAgent, AgentSeeds});
   targets.push_back({"state", FuzzState, StateSeeds});
   return targets;
 }

@@ -1,5 +1,6 @@
 // A worker process for fault tests: joins from its environment, makes steps until told otherwise, says each on stdout.
-//   step_worker STEPS [PAUSE_MS [calls|collectives]]   exit code as the command line's: 0 done, 4 peer lost, …
+//   step_worker STEPS [PAUSE_MS [calls|collectives|hang|pause]]   exit code as the command line's: 0 done, 4 peer lost, …
+// With "hang" rank 1 submits its third step and stands still, with "pause" before it, unless it came back to its rank.
 // With "calls" a step is two standalone all-reduces, of the worker's own memory and of a buffer, with "collectives" one of
 // each other kind.
 #include <algorithm>
@@ -51,10 +52,18 @@ Status Collectives(Client& client, int step) {
   return Status::Ok();
 }
 
-Status Step(Client& client, Group& group, int step) {
+// Until it is killed.
+void StandStill(const char* why) {
+  std::printf("%s\n", why);
+  std::fflush(stdout);
+  while (true) std::this_thread::sleep_for(std::chrono::hours(1));
+}
+
+Status Step(Client& client, Group& group, int step, bool hang) {
   auto g = group.Input(0);
   for (std::size_t j = 0; j < kElements; ++j) g[j] = IntValue(client.rank().value, j + static_cast<std::size_t>(step));
   TALLY_RETURN_IF_ERROR(group.Submit(BucketId(0)).status());
+  if (hang) StandStill("hanging");
   TALLY_RETURN_IF_ERROR(group.EndStep().status());
   return Check(group.Output(0), static_cast<float>(client.workers()), client.workers(), step);
 }
@@ -71,10 +80,13 @@ Status Work(int steps, int pause_ms, const std::string& doing) {
   if (calls) {
     TALLY_ASSIGN_OR_RETURN(buffer, client->MakeBuffer(kElements));
   }
-  for (int step = 0; step < steps; ++step) {
+  const int first = static_cast<int>(group->step().value);
+  const bool stands = client->rank().value == 1 && first == 0;
+  for (int step = first; step < steps; ++step) {
+    if (doing == "pause" && stands && step == 2) StandStill("pausing");
     TALLY_RETURN_IF_ERROR(calls                    ? Call(*client, *buffer, step)
                           : doing == "collectives" ? Collectives(*client, step)
-                                                   : Step(*client, *group, step));
+                                                   : Step(*client, *group, step, doing == "hang" && stands && step == 2));
     std::printf("step %d\n", step);
     std::fflush(stdout);
     std::this_thread::sleep_for(std::chrono::milliseconds(pause_ms));

@@ -32,13 +32,13 @@ IMPURE = re.compile(r'#include ("common/(loop|loop_asio)\.h"|<(sys/|netinet/|arp
 LIBRARIES = {
     r"zmq": ("common/transport",),
     r"boost/(asio|system)": ("common/loop", "common/transport", "worker", "server"),
-    r"capnp/|kj/": ("common",),
+    r"capnp/|kj/": ("common", "worker/agent/message"),
     r"spdlog/": ("common/log.cc",),
     r"toml\+\+/": ("common/config",),
-    r"CLI/": ("worker/cli", "server"),
+    r"CLI/": ("worker/cli", "worker/daemon", "server"),
     r"hwy/": ("common/reduce", "compress"),
     r"Eigen/": ("benchmarks",),
-    r"systemd/": ("server",),
+    r"systemd/": ("server", "worker/daemon"),
 }
 PUBLIC_HEADER = "worker/client.h"
 

@@ -96,6 +96,25 @@ TEST(Config, EveryShownValueCanBeGivenBack) {
 }
 
 // Each setting by file, environment and flag at once, then without the flag, then without both.
+TEST(Config, WhatOneProcessWasGivenAnotherReads) {
+  ConfigSources sources;
+  sources.overrides = {"job.workers=4", "worker.rank=3", "servers.addresses=tcp://127.0.0.1:1,tcp://127.0.0.1:2",
+                       "compression.codec=topk", "compression.warmup=0.25,0.0625", "link.rate=1gbit", "worker.spin=20us",
+                       "topology.switch=spine/leaf", "worker.return_within=7s", "compression.exclude=*.bias,x"};
+  const auto given = LoadConfig(sources);
+  ASSERT_TRUE(given.ok()) << given.status().text();
+  ConfigSources other;
+  other.text = ProcessText(given->config);
+  other.overrides = {"worker.attach=embedded"};
+  const auto read = LoadConfig(other);
+  ASSERT_TRUE(read.ok()) << read.status().text();
+  EXPECT_EQ(read->job_digest, given->job_digest);
+  EXPECT_EQ(ProcessText(read->config), other.text);
+  EXPECT_EQ(read->config.worker.rank, 3U);
+  other.text += "[nonsense]\nx = 1\n";
+  EXPECT_EQ(LoadConfig(other).status().kind(), StatusKind::kInvalidArgument);
+}
+
 TEST(Config, FlagBeatsEnvironmentBeatsFile) {
   struct Case {
     const char *name, *variable;
