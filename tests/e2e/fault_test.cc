@@ -236,14 +236,14 @@ TEST_P(Garbage, OnEveryPortDoesNotDisturbTheJob) {
   const std::vector<std::string> messages = {std::string("TLLY\x01\x00\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", 16), "T",
                                              "GET / HTTP/1.0\r\n\r\n", std::string("\x80\x04\x95\x00", 4), noise,
                                              std::string(200000, '\xff')};
-  std::size_t ports = 0;
+  std::vector<std::uint16_t> ports;  // all of them first: the job may end meanwhile
   for (const auto& process : job.job->launcher().processes()) {
-    for (const std::uint16_t port : ListeningPorts(process.pid)) {
-      ++ports;
-      for (const std::string& message : messages) SendTo(port, message);
-    }
+    for (const std::uint16_t port : ListeningPorts(process.pid)) ports.push_back(port);
   }
-  EXPECT_GE(ports, 3U) << "the job's listeners were not found";
+  for (const std::uint16_t port : ports) {
+    for (const std::string& message : messages) SendTo(port, message);
+  }
+  EXPECT_GE(ports.size(), 3U) << "the job's listeners were not found";
   const Status status = job.job->Wait(Patience(60));
   std::string everything;
   for (const auto& [process, lines] : job.text) everything += lines.substr(0, 2000);
