@@ -99,7 +99,7 @@ TEST(Config, EveryShownValueCanBeGivenBack) {
 TEST(Config, WhatOneProcessWasGivenAnotherReads) {
   ConfigSources sources;
   sources.overrides = {"job.workers=4", "worker.rank=3", "servers.addresses=tcp://127.0.0.1:1,tcp://127.0.0.1:2",
-                       "compression.codec=topk", "compression.warmup=0.25,0.0625", "link.rate=1gbit", "worker.spin=20us",
+                       "compression.codec=topk", "compression.warmup=0.25,0.0625", "compression.warmup_steps=9", "link.rate=1gbit", "worker.spin=20us",
                        "topology.switch=spine/leaf", "worker.return_within=7s", "compression.exclude=*.bias,x"};
   const auto given = LoadConfig(sources);
   ASSERT_TRUE(given.ok()) << given.status().text();
