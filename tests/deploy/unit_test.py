@@ -18,7 +18,7 @@ def main():
         return 1
     with tempfile.TemporaryDirectory() as folder:
         # a template is looked at as an instance of it
-        unit = pathlib.Path(folder) / pathlib.Path(sys.argv[1]).name.replace("@.", "@nobody.")
+        unit = pathlib.Path(folder) / pathlib.Path(sys.argv[1]).name.replace("@.", "@daemon.")
         # verify wants a program that exists; the installed one does not yet
         unit.write_text(re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", text, flags=re.M))
         verified = run("systemd-analyze", "verify", "--man=no", unit)

@@ -1,13 +1,14 @@
 // tally-worker when training processes, it itself, or strangers misbehave: others are told who, nobody hangs, nothing
 // is left, and what is not concerned goes on.
 #include <fcntl.h>
-#include <poll.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <random>
@@ -87,6 +88,13 @@ class Job {
     if (text[process].find(who) != std::string::npos) return testing::AssertionSuccess();
     return testing::AssertionFailure() << process << " does not name " << who << ":\n" << text[process];
   }
+  ~Job() {
+    for (const auto& [process, said] : text) {
+      const std::size_t child = said.find("child ");
+      if (child != std::string::npos) kill(std::atoi(said.c_str() + child + 6), SIGKILL);
+    }
+  }
+
   void Wait(std::chrono::milliseconds time) { launcher_.WaitAllEnded(time); }
   void Kill(std::size_t process, int signal = SIGKILL) { launcher_.Signal(process, signal); }
   const cli::ProcessState& state(std::size_t process) { return launcher_.process(process); }
@@ -361,16 +369,11 @@ TEST_F(Rogue, GetsErrorsForQuestionsThatHaveNoAnswer) {
   far.kind = CollectiveKind::kBroadcast;
   far.root = 9;
   DeclareMessage twice{"g", {{"w", ElementCount(4), DType::kFloat32}}, {}, {}};
-  const std::vector<agent::Message> wrong = {agent::EndStep{},
-                                             agent::Collective{huge},
-                                             agent::Collective{far},
-                                             agent::Collective{of_bits},
-                                             agent::Collective{lacking},
-                                             agent::ReduceBuffer{},
-                                             agent::ExportState{},
-                                             agent::ImportState{7},
-                                             agent::Residual{},
-                                             agent::MakeBuffer{std::uint64_t{1} << 60}};
+  const std::vector<agent::Message> wrong = {agent::EndStep{},           agent::Collective{huge},
+                                             agent::Collective{far},     agent::Collective{of_bits},
+                                             agent::Collective{lacking}, agent::ReduceBuffer{},
+                                             agent::ExportState{},       agent::ImportState{7},
+                                             agent::Residual{},          agent::MakeBuffer{std::uint64_t{1} << 60}};
   for (const agent::Message& message : wrong) {
     ASSERT_TRUE(channel.Send(message).ok());
     const auto answer = Answer(channel);

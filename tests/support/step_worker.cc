@@ -1,8 +1,11 @@
 // A worker process for fault tests: joins from its environment, makes steps until told otherwise, says each on stdout.
 //   step_worker STEPS [PAUSE_MS [calls|collectives|hang|pause]]   exit code as the command line's: 0 done, 4 peer lost, …
 // With "hang" rank 1 submits its third step and stands still, with "pause" before it, unless it came back to its rank.
+// A child, as loaders of data are, then holds its descriptors.
 // With "calls" a step is two standalone all-reduces, of the worker's own memory and of a buffer, with "collectives" one of
 // each other kind.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -54,6 +57,15 @@ Status Collectives(Client& client, int step) {
 
 // Until it is killed.
 void StandStill(const char* why) {
+  if (const pid_t child = fork(); child == 0) {
+    setsid();  // not killed with its parent
+    close(STDOUT_FILENO);
+    close(STDERR_FILENO);
+    sleep(120);
+    _exit(0);
+  } else {
+    std::printf("child %d\n", child);
+  }
   std::printf("%s\n", why);
   std::fflush(stdout);
   while (true) std::this_thread::sleep_for(std::chrono::hours(1));

@@ -89,12 +89,14 @@ void Agent::Watch() {
       const int events =
           (guest.state == Guest::kSilent ? POLLIN : POLLRDHUP) | (guest.session->channel().queued() ? POLLOUT : 0);
       polled.push_back({guest.session->channel().fd(), static_cast<short>(events), 0});
+      polled.push_back({guest.session->process_end(), POLLIN, 0});
     }
     (void)poll(polled.data(), polled.size(), Milliseconds(waiting || stopping ? kShortTick : kTick));
     if (polled[0].revents != 0) wake_.Clear();
     auto guest = guests_.begin();
-    for (std::size_t i = 2; i < polled.size(); ++i) {
-      guest = Look(*guest, polled[i].revents) ? std::next(guest) : guests_.erase(guest);
+    for (std::size_t i = 2; i < polled.size(); i += 2) {
+      const bool stays = Look(*guest, polled[i].revents, polled[i + 1].revents != 0);
+      guest = stays ? std::next(guest) : guests_.erase(guest);
     }
     if (polled[1].revents != 0 && !stopping) Accept();
   }
@@ -113,9 +115,9 @@ void Agent::Accept() {
   }
 }
 
-bool Agent::Look(Guest& guest, short events) {
+bool Agent::Look(Guest& guest, short events, bool ended) {
   Session& session = *guest.session;
-  const bool gone = (events & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+  const bool gone = ended || (events & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
   if ((events & POLLOUT) != 0) (void)session.channel().Flush();
   if (guest.state == Guest::kSeated) {
     if (gone) session.Gone();

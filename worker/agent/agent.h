@@ -45,8 +45,8 @@ class Agent {
   void Accept();
   Status Hear(Guest& guest);
   Status Place(Guest& guest);
-  // False: it is not watched any more.
-  bool Look(Guest& guest, short events);
+  // What poll says of its socket, and that the process has ended. False: it is not watched any more.
+  bool Look(Guest& guest, short events, bool ended);
 
   const Config config_;
   Logger* const logger_;

@@ -1,11 +1,16 @@
 #include "worker/agent/session.h"
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <utility>
 
 namespace tally::agent {
 
 Session::Session(UniqueFd socket, std::function<void()> wake)
-    : process_(PeerProcess(socket.get())), channel_(std::move(socket), std::move(wake)) {}
+    : process_(PeerProcess(socket.get())),
+      process_end_(static_cast<int>(syscall(SYS_pidfd_open, process_, 0))),
+      channel_(std::move(socket), std::move(wake)) {}
 
 bool Session::BeginCall(Engine* engine, std::string what) {
   const std::lock_guard lock(mutex_);
@@ -22,8 +27,9 @@ void Session::EndCall() {
 
 void Session::Gone() {
   const std::lock_guard lock(mutex_);
-  if (std::exchange(gone_, true) || calling_ == nullptr) return;
-  calling_->Abort(Lost(what_));
+  if (std::exchange(gone_, true)) return;
+  channel_.StopReceiving(Unavailable(name() + " has gone"));
+  if (calling_ != nullptr) calling_->Abort(Lost(what_));
 }
 
 bool Session::gone() const {

@@ -17,13 +17,15 @@ class Session {
   Session(UniqueFd socket, std::function<void()> wake);
 
   Channel& channel() { return channel_; }
+  // Readable once the process has ended, also where a child of it still holds the socket; -1: it can't be told.
+  int process_end() const { return process_end_.get(); }
   std::string name() const { return "training process " + std::to_string(process_); }
 
   // Brackets a call of the engine that other ranks take part in. False: the process has gone, so it is not to begin.
   // `what`: for the error by which the job ends if the process goes meanwhile.
   bool BeginCall(Engine* engine, std::string what);
   void EndCall();
-  // The process has gone (its end of the socket is closed). Idempotent.
+  // The process has gone: a call ends with the job, Receive once it has given what was sent. Idempotent.
   void Gone();
   bool gone() const;
 
@@ -32,6 +34,7 @@ class Session {
 
  private:
   const std::int32_t process_;
+  const UniqueFd process_end_;
   Channel channel_;
   mutable std::mutex mutex_;
   bool gone_ = false;

@@ -95,12 +95,12 @@ TEST(Config, EveryShownValueCanBeGivenBack) {
   EXPECT_EQ(again->job_digest, loaded->job_digest);
 }
 
-// Each setting by file, environment and flag at once, then without the flag, then without both.
 TEST(Config, WhatOneProcessWasGivenAnotherReads) {
   ConfigSources sources;
   sources.overrides = {"job.workers=4", "worker.rank=3", "servers.addresses=tcp://127.0.0.1:1,tcp://127.0.0.1:2",
-                       "compression.codec=topk", "compression.warmup=0.25,0.0625", "link.rate=1gbit", "worker.spin=20us",
-                       "topology.switch=spine/leaf", "worker.return_within=7s", "compression.exclude=*.bias,x"};
+                       "compression.codec=topk", "compression.warmup=0.25,0.0625", "compression.warmup_steps=9",
+                       "compression.exclude=*.bias,x", "link.rate=1gbit", "worker.spin=20us", "worker.return_within=7s",
+                       "topology.switch=spine/leaf"};
   const auto given = LoadConfig(sources);
   ASSERT_TRUE(given.ok()) << given.status().text();
   ConfigSources other;
@@ -115,6 +115,7 @@ TEST(Config, WhatOneProcessWasGivenAnotherReads) {
   EXPECT_EQ(LoadConfig(other).status().kind(), StatusKind::kInvalidArgument);
 }
 
+// Each setting by file, environment and flag at once, then without the flag, then without both.
 TEST(Config, FlagBeatsEnvironmentBeatsFile) {
   struct Case {
     const char *name, *variable;

@@ -62,7 +62,7 @@ TEST(AgentMessage, ValuesThatMakeNoSenseAreRefused) {
   const std::vector<Message> wrong = {Submit{0, 0, {kNaN, 1}, 0},  Submit{0, 0, {1, -1}, 0},
                                       Submit{0, 0, {}, -1},        EndStep{0, {}, {}, 0, 0},
                                       EndStep{0, {}, {}, 0, kNaN}, Collective{shape},
-                                      ReduceBuffer{0, shape.op},   Attach{1, "1", std::string("a\0b", 3)}};
+                                      ReduceBuffer{0, shape.op}};
   for (const Message& message : wrong) {
     EXPECT_EQ(Decode(Encode(message)).status().kind(), StatusKind::kCorrupt) << message.index();
   }
