@@ -23,7 +23,6 @@ namespace {
 
 constexpr Nanos kShareBound = std::chrono::seconds(5);
 constexpr std::uint64_t kPoolBytes = std::uint64_t{1} << 30;
-constexpr Nanos kContinueLater = std::chrono::microseconds(100);
 
 std::string HostName() {
   char name[256] = "unknown";
@@ -601,15 +600,10 @@ void Engine::Prepared(const PreparedMessage& message) {
 
 void Engine::Verdict(const VerdictMessage& verdict) { owner_host_->OnVerdict(verdict); }
 
-void Engine::PostContinue(GroupRuntime* group, bool later) {
-  const auto run = [this, group] {
+void Engine::PostContinue(GroupRuntime* group) {
+  loop_.Post([this, group] {
     if (!failed_) group->Continue();
-  };
-  if (later) {
-    loop_.After(kContinueLater, run);
-  } else {
-    loop_.Post(run);
-  }
+  });
 }
 
 // ---- failure ---------------------------------------------------------------------------------------------------------

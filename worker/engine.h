@@ -80,7 +80,7 @@ class Engine final : public LinkHandler,
               BufferRef hold) override;
   void Prepared(const PreparedMessage& message) override;
   void Verdict(const VerdictMessage& verdict) override;
-  void PostContinue(GroupRuntime* group, bool later) override;
+  void PostContinue(GroupRuntime* group) override;
   void Fail(const Status& why) override;
   bool Reach(Position peer) override;
   void Wake() override;
