@@ -110,6 +110,10 @@ Result<TrainRecord> Train(Client& client, Mlp& model, const Dataset& shard, cons
   record.target = options.target;
   record.exchanges = options.steps + (options.lone_exchanges > 0 ? options.lone_exchanges + kWarmUpSteps : 0);
   for (const TensorSpec& spec : specs) record.tensor_elements.push_back(spec.elements.value);
+  for (std::uint32_t b = 0; b < group->bucket_count(); ++b) {
+    const std::span<const std::uint32_t> bucket = group->bucket(BucketId{b});
+    record.buckets.emplace_back(bucket.begin(), bucket.end());
+  }
 
   const auto lr = static_cast<float>(options.lr), momentum = static_cast<float>(options.momentum);
   const ClientStats before = client.stats();

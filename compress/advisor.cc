@@ -8,8 +8,10 @@
 
 #include "common/check.h"
 #include "common/human.h"
+#include "common/reduce/reduce.h"
 #include "common/schedule/ways.h"
 #include "compress/codec.h"
+#include "compress/linear.h"
 
 namespace tally {
 namespace {
@@ -20,6 +22,7 @@ constexpr std::string_view kForFp16[] = {"fp16", "int8"}, kForBf16[] = {"bf16", 
 constexpr std::string_view kCandidates[] = {"none", "fp16", "bf16", "int8"};
 constexpr double kWorthIt = 0.9;  // of the time without a codec: what is lost in accuracy wants a reason
 constexpr std::size_t kElements = 65536, kSlabs = 16;  // together beyond the nearest caches, as gradients are
+constexpr std::size_t kSide = 256;
 constexpr int kPasses = 3;
 
 template <typename Work>
@@ -32,6 +35,57 @@ double SecondsPerElement(const Clock& clock, const Work& work) {
     best = std::min(best, took.count());
   }
   return best / static_cast<double>(kElements * kSlabs);
+}
+
+constexpr std::size_t kNumbers = kElements * kSlabs;
+constexpr std::size_t kMostOverhead = 65536;  // of a slab's encoding over its numbers, far above any codec's
+
+struct Numbers {
+  std::vector<float> gradients = std::vector<float>(kNumbers), residuals = std::vector<float>(kNumbers);
+
+  // Bell-shaped, as gradients are, and in no order: what selects among numbers takes longer for those.
+  Numbers() {
+    std::uint64_t state = 1;
+    const auto bell = [&state] {
+      state = state * 6364136223846793005U + 1442695040888963407U;
+      const auto part = [](std::uint64_t bits) { return static_cast<float>(bits & 0xFFFF) - 32767.5F; };
+      return part(state >> 16) + part(state >> 32) + part(state >> 48);
+    };
+    for (float& g : gradients) g = bell() * 1e-7F;
+    for (float& e : residuals) e = bell() * 1e-9F;
+  }
+};
+
+// A square matrix of a slab's size, as layers have them; both phases of a codec that has two.
+Result<CodecCost> MeasureLinearCost(Config::Compression options, const Clock& clock, const Numbers& numbers) {
+  options.min_compress_bytes = 0;
+  options.exclude.clear();
+  TALLY_ASSIGN_OR_RETURN(const std::unique_ptr<LinearCodec> codec,
+                         MakeLinearCodec(CodecForTensor("", kElements, options), options));
+  LinearPlace place;
+  place.spec = {"", ElementCount(kElements), DType::kFloat32, {kSide, kElements / kSide}};
+  place.slab_elements = kElements;
+  const std::vector<TensorSpec> vectors = codec->Vectors(place.spec, place.slab_elements);
+  if (vectors.empty()) return Unsupported("codec " + options.codec + " makes no vectors of a square matrix");
+  const std::unique_ptr<LinearTensor> tensor = codec->Make(place);
+  std::vector<float> next(kElements), mean(kElements);
+  std::vector<std::vector<float>> sent;
+  CodecCost cost{.codec = codec->name()};
+  for (const TensorSpec& vector : vectors) {
+    sent.emplace_back(vector.elements.value);
+    cost.bytes += static_cast<double>(vector.elements.value * sizeof(float)) / static_cast<double>(kElements);
+  }
+  std::uint64_t step = 0;
+  cost.encode_s = SecondsPerElement(clock, [&](std::size_t slab) {
+    const std::size_t at = slab * kElements;
+    (void)tensor->Encode(step++, &numbers.gradients[at], 1.0F, &numbers.residuals[at], next.data(), sent[0].data());
+    if (sent.size() > 1) tensor->EncodeSecond(sent[0].data(), next.data(), sent[1].data());
+  });
+  cost.decode_s = SecondsPerElement(clock, [&](std::size_t) { tensor->Decode(sent.back().data(), mean.data()); });
+  cost.decode_add_s = SecondsPerElement(clock, [&](std::size_t) {
+    for (const std::vector<float>& vector : sent) AddInto(mean.data(), vector.data(), vector.size());
+  });
+  return cost;
 }
 
 // What one worker and one server own of a gradient.
@@ -53,35 +107,46 @@ double WireSeconds(const AdviceQuestion& question, double bytes) {
 
 }  // namespace
 
+Result<CodecCost> MeasureCodecCost(std::string_view name, const Config::Compression& options, const Clock& clock) {
+  const Numbers numbers;
+  Config::Compression own = options;
+  own.codec = name;
+  TALLY_ASSIGN_OR_RETURN(const CodecTraits traits, TraitsOfCodec(name, own));
+  if (traits.linear && name != "none") return MeasureLinearCost(std::move(own), clock, numbers);
+  TALLY_ASSIGN_OR_RETURN(const std::unique_ptr<Codec> made, MakeCodec(name, own));
+  const Codec& codec = *made;
+  const bool feedback = traits.lossy && options.error_feedback;
+  std::vector<float> residual = numbers.residuals, next(kNumbers), sum(kNumbers), velocity(kNumbers), next_velocity(kNumbers);
+  std::vector<std::byte> payload(kNumbers * sizeof(float) + kSlabs * kMostOverhead);
+  const std::size_t bytes = codec.EncodedBytes(kElements);
+  const auto encoded = [&](std::size_t slab) { return std::span(payload).subspan(slab * bytes, bytes); };
+  EncodeKey key;
+  key.stochastic = StochasticRounding(options);
+  CodecCost cost{.codec = codec.name(), .bytes = static_cast<double>(bytes) / static_cast<double>(kElements)};
+  cost.encode_s = SecondsPerElement(clock, [&](std::size_t slab) {
+    const std::size_t at = slab * kElements;
+    const float* g = &numbers.gradients[at];
+    if (traits.momentum) {
+      (void)codec.EncodeWithMomentum(key, g, 1.0F, &velocity[at], &next_velocity[at], &residual[at], &next[at], kElements,
+                                     encoded(slab).data());
+    } else {
+      (void)codec.EncodeWithFeedback(key, g, 1.0F, feedback ? &residual[at] : nullptr, feedback ? &next[at] : nullptr,
+                                     kElements, encoded(slab).data());
+    }
+  });
+  cost.decode_s = SecondsPerElement(
+      clock, [&](std::size_t slab) { codec.Decode(encoded(slab), kElements, &sum[slab * kElements]); });
+  cost.decode_add_s = SecondsPerElement(
+      clock, [&](std::size_t slab) { codec.DecodeAdd(encoded(slab), kElements, &sum[slab * kElements]); });
+  return cost;
+}
+
 std::vector<CodecCost> MeasureCodecCosts(const Config::Compression& options, const Clock& clock) {
-  const std::size_t n = kElements * kSlabs;
-  std::vector<float> g(n), e(n), e_out(n), sum(n);
-  for (std::size_t i = 0; i < n; ++i) {
-    g[i] = static_cast<float>(static_cast<int>(i * 7919 % 2001) - 1000) * 1e-4F;
-    e[i] = g[(i * 31 + 7) % n] * 1e-2F;
-  }
-  std::vector<std::byte> payload(n * sizeof(float));
   std::vector<CodecCost> costs;
   for (const std::string_view name : kCandidates) {
-    auto made = MakeCodec(name, options);
-    TALLY_CHECK(made.ok(), made.status().text());
-    const Codec& codec = **made;
-    const bool feedback = codec.traits().lossy && options.error_feedback;
-    const std::size_t bytes = codec.EncodedBytes(kElements);
-    const auto encoded = [&](std::size_t slab) { return std::span(payload).subspan(slab * bytes, bytes); };
-    EncodeKey key;
-    key.stochastic = StochasticRounding(options);
-    CodecCost cost{.codec = name, .bytes = static_cast<double>(bytes) / static_cast<double>(kElements)};
-    cost.encode_s = SecondsPerElement(clock, [&](std::size_t slab) {
-      const std::size_t at = slab * kElements;
-      (void)codec.EncodeWithFeedback(key, &g[at], 1.0F, feedback ? &e[at] : nullptr, feedback ? &e_out[at] : nullptr,
-                                     kElements, encoded(slab).data());
-    });
-    cost.decode_s = SecondsPerElement(
-        clock, [&](std::size_t slab) { codec.Decode(encoded(slab), kElements, &sum[slab * kElements]); });
-    cost.decode_add_s = SecondsPerElement(
-        clock, [&](std::size_t slab) { codec.DecodeAdd(encoded(slab), kElements, &sum[slab * kElements]); });
-    costs.push_back(cost);
+    const Result<CodecCost> cost = MeasureCodecCost(name, options, clock);
+    TALLY_CHECK(cost.ok(), cost.status().text());
+    costs.push_back(*cost);
   }
   return costs;
 }

@@ -21,6 +21,10 @@ struct CodecCost {
   double bytes = 0, encode_s = 0, decode_s = 0, decode_add_s = 0;
 };
 
+// Of the codec that is called so, as workers and owners run it; takes some 10 ms. Of a linear one the bytes are those of
+// its first vector, and adding is that of numbers. Errors: kInvalidArgument: no such codec, an option.
+Result<CodecCost> MeasureCodecCost(std::string_view name, const Config::Compression& options, const Clock& clock);
+
 // Of all codecs that auto chooses among, with `options` besides; takes some 0.1 s.
 std::vector<CodecCost> MeasureCodecCosts(const Config::Compression& options, const Clock& clock);
 

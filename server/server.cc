@@ -10,11 +10,14 @@
 
 #include "common/node_key.h"
 #include "common/shared_memory.h"
+#include "common/topology/bandwidth_matrix.h"
 #include "common/topology/own_place.h"
+#include "common/topology/pin.h"
 #include "common/transport/interfaces.h"
 #include "common/transport/local_address.h"
 #include "common/transport/rate_limiter.h"
 #include "common/transport/unix_sockets.h"
+#include "common/transport/wire_speed.h"
 #include "common/version.h"
 
 namespace tally {
@@ -54,6 +57,7 @@ Result<std::unique_ptr<Server>> Server::Start(const Config& config, Logger* logg
   server->thread_ = std::thread([raw = server.get()] {
     // Sums keep denormals and round to nearest, whatever mode the thread inherits.
     std::fesetenv(FE_DFL_ENV);
+    PinThread(raw->config_.topology.pin, SpeedOfWire(0, raw->nic_host_).nic, *raw->logger_);
     raw->loop_.Run();
   });
   return server;
@@ -91,6 +95,9 @@ Status Server::Begin() {
     CoordinatorOptions coordinator;
     coordinator.version = kVersion;
     coordinator.incarnation = incarnation_;
+    if (const std::string& matrix = config_.topology.matrix; !matrix.empty()) {
+      TALLY_ASSIGN_OR_RETURN(coordinator.matrix, ReadBandwidthMatrix(matrix));
+    }
     coordinator_host_ = std::make_unique<CoordinatorHost>(&loop_, logger_, NicRateBits(config_), coordinator);
     TALLY_ASSIGN_OR_RETURN(control_address_, coordinator_host_->Listen(control_transport_.get(), config_.server.listen,
                                                                        Role::kServer));

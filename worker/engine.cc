@@ -10,11 +10,14 @@
 #include "common/node_key.h"
 #include "common/schedule/schedule.h"
 #include "common/shared_memory.h"
+#include "common/topology/bandwidth_matrix.h"
 #include "common/topology/own_place.h"
+#include "common/topology/pin.h"
 #include "common/transport/interfaces.h"
 #include "common/transport/local_address.h"
 #include "common/transport/rate_limiter.h"
 #include "common/transport/unix_sockets.h"
+#include "common/transport/wire_speed.h"
 #include "common/version.h"
 
 namespace tally {
@@ -56,6 +59,7 @@ Result<std::unique_ptr<Engine>> Engine::Start(const LoadedConfig& config) {
   engine->thread_ = std::thread([raw = engine.get()] {
     // A thread inherits its maker's floating-point mode; sums keep denormals and round to nearest whatever that is.
     std::fesetenv(FE_DFL_ENV);
+    PinThread(raw->loaded_.config.topology.pin, raw->nic_, *raw->logger_);
     raw->loop_.Run();
   });
   engine->Post([raw = engine.get()] { raw->membership_->Start(); });
@@ -126,6 +130,9 @@ Status Engine::Begin() {
     CoordinatorOptions coordinator_options;
     coordinator_options.version = kVersion;
     coordinator_options.incarnation = incarnation_;
+    if (const std::string& matrix = c.topology.matrix; !matrix.empty()) {
+      TALLY_ASSIGN_OR_RETURN(coordinator_options.matrix, ReadBandwidthMatrix(matrix));
+    }
     coordinator_host_ = std::make_unique<CoordinatorHost>(&loop_, logger_.get(), NicRateBits(c), coordinator_options);
     TALLY_ASSIGN_OR_RETURN(coordinator, coordinator_host_->Listen(control_transport_.get(), coordinator, Role::kWorker));
   }
@@ -166,6 +173,7 @@ Status Engine::Begin() {
   TALLY_ASSIGN_OR_RETURN(member.join.switch_path, OwnSwitchPath(c.topology));
   member.join.pid = static_cast<std::uint32_t>(getpid());
   SayNic(c, nic_host, &member.join);
+  nic_ = SpeedOfWire(0, nic_host).nic;
   member.join.endpoints = data_endpoints_;
   member.join.config_digest = loaded_.job_digest;
   member.join.config_text = loaded_.job_text;

@@ -170,6 +170,7 @@ class Engine final : public TicketHost,
   EventLoop loop_;
   BufferPool pool_;
   std::uint64_t incarnation_ = 0;
+  std::string nic_;  // interface of its data links; empty: none, or not known
   std::uint32_t workers_ = 1, servers_ = 0;
   ExchangeKind exchange_ = ExchangeKind::kOwners;
   std::string schedule_;

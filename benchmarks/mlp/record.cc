@@ -37,6 +37,7 @@ nlohmann::json ToJson(const TrainRecord& r) {
       {"skipped", r.skipped},
       {"exchanges", r.exchanges},
       {"tensor_elements", r.tensor_elements},
+      {"buckets", r.buckets},
       {"lr", r.lr},
       {"momentum", r.momentum},
       {"samples_per_s", step_s > 0 ? static_cast<double>(r.batch * r.workers) / step_s : 0.0},

@@ -27,6 +27,7 @@ struct TrainRecord {
   std::uint64_t seed = 0, batch = 0, steps = 0, skipped = 0;
   std::uint64_t exchanges = 0;  // of a whole gradient, lone ones included: what servers' counters cover
   std::vector<std::uint64_t> tensor_elements;
+  std::vector<std::vector<std::uint32_t>> buckets;  // of tensors
   double lr = 0, momentum = 0;
   std::vector<StepTime> times;
   double sent_bytes_per_step = 0, received_bytes_per_step = 0;

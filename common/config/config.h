@@ -69,6 +69,8 @@ struct Config {
     std::string file;              // says so of `host` (common/topology/own_place.h)
     std::string host;              // empty = SLURMD_NODENAME, else the host's own name
     std::vector<std::string> labels = {"topology.kubernetes.io/region", "topology.kubernetes.io/zone"};
+    std::string matrix;            // file of bandwidths between hosts (common/topology/bandwidth_matrix.h)
+    std::string pin = "auto";      // cores of the thread that moves bytes: auto | none | "0-3,8"
   } topology;
   struct Worker {                  // process scope
     std::uint32_t rank = 0;

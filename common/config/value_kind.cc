@@ -8,6 +8,7 @@
 
 #include "common/config/config.h"
 #include "common/config/nearest.h"
+#include "common/topology/cpu_list.h"
 #include "common/utf8.h"
 
 namespace tally {
@@ -108,6 +109,12 @@ std::string Name::Parse(std::string_view text, std::string* value) const {
            c == '-';
   });
   if (!good) return NotA(text, "a name: 1 to 64 letters, digits, '_', '.' or '-'");
+  *value = text;
+  return "";
+}
+
+std::string Cores::Parse(std::string_view text, std::string* value) const {
+  if (text != "auto" && text != "none" && !ParseCpuList(text).ok()) return NotA(text, "auto, none or cores such as 0-3,8");
   *value = text;
   return "";
 }

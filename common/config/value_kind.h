@@ -37,6 +37,13 @@ class Name {  // 1 to 64 of letters, digits and _ . -
   std::string Print(const std::string& value) const { return QuotedToml(value); }
 };
 
+class Cores {  // auto, none, or numbers and ranges below 4096: "0-3,8"
+ public:
+  static constexpr TomlType kToml = TomlType::kStringOnly;
+  std::string Parse(std::string_view text, std::string* value) const;
+  std::string Print(const std::string& value) const { return QuotedToml(value); }
+};
+
 class List {
  public:
   static constexpr TomlType kToml = TomlType::kArray;

@@ -105,6 +105,8 @@ NicShares SolveNicShares(std::span<const NicKind> nics, const ExchangeBytes& byt
     solved.shares.push_back(ranges[i].low + part * (ranges[i].high - ranges[i].low));
     sum += solved.shares.back() * static_cast<double>(nics[i].count);
   }
+  // Where no share changes a NIC's load (two workers, one on each) rounding may leave room for none.
+  if (!(sum > 0)) return equal;
   for (double& share : solved.shares) share /= sum;
   solved.seconds = SecondsOf(nics, solved.shares, workers, bytes);
   return solved.seconds < equal.seconds ? solved : equal;

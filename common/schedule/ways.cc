@@ -24,6 +24,7 @@ bool AloneOnEqualNics(const Placement& placement) {
 // Of the busiest NIC; on one machine all bytes pass the same cores and memory.
 double BytesSeconds(const ShareTable& table, const WayQuestion& question) {
   if (!question.one_machine) return table.seconds;
+  if (question.cpu.has_value()) return 0;  // it counts there
   double sent = 0;
   for (const NicLoad& load : table.loads) sent += load.sent_bytes;
   return sent / question.placement.nic_bytes_per_s.front();
@@ -50,13 +51,40 @@ std::vector<NicLoad> LoadsOfSchedule(const ScheduleEntry& schedule, const Placem
   return loads;
 }
 
+// A server sends while it receives, but the last frame's replies only when all of it is there.
+double LastReplySeconds(const Placement& placement, OwnerSet set, const WayQuestion& question) {
+  if (set == OwnerSet::kWorkers || question.one_machine) return 0;
+  double slowest = 0;
+  for (const std::uint32_t nic : placement.server_nics) {
+    slowest = std::max(slowest, question.frame_bytes / placement.nic_bytes_per_s[nic]);
+  }
+  return static_cast<double>(placement.worker_nics.size()) * slowest;
+}
+
+// Bytes and computation overlap, rounds do not.
+double Together(const Way& way, double rounds_s) { return std::max(way.bytes_seconds, way.cpu_seconds) + rounds_s; }
+
+// What the coordinator publishes where no NIC tells owners apart.
+ShareTable EqualTable(const Placement& placement, OwnerSet set, const ExchangeBytes& bytes) {
+  ShareTable table;
+  table.shares = EqualShares(set, static_cast<std::uint32_t>(placement.server_nics.size()),
+                             static_cast<std::uint32_t>(placement.worker_nics.size()));
+  table.loads = LoadsOfShares(placement, table.shares, bytes);
+  FindBusiestNic(placement, &table);
+  return table;
+}
+
 Way PriceOwners(WayKind kind, std::string_view name, OwnerSet set, const Placement& placement,
                 const WayQuestion& question) {
   Way way{.kind = kind, .name = name};
-  way.table = SolveShares(placement, set, question.owned);
-  way.bytes_seconds = BytesSeconds(way.table, question);
+  way.table = (question.one_machine ? EqualTable : SolveShares)(placement, set, question.owned);
+  way.bytes_seconds = BytesSeconds(way.table, question) + LastReplySeconds(placement, set, question);
+  if (question.cpu.has_value()) {
+    way.cpu_seconds = CpuSeconds(placement, CpuLoadOfOwners(placement, way.table.shares, question.owned, *question.cpu),
+                                 *question.cpu);
+  }
   const bool alone = placement.worker_nics.size() == 1 && set != OwnerSet::kServers;
-  way.seconds = way.bytes_seconds + (alone ? 0 : 2 * question.alpha_s);
+  way.seconds = Together(way, alone ? 0 : 2 * question.alpha_s);
   return way;
 }
 
@@ -94,7 +122,11 @@ Way PriceSchedule(const ScheduleEntry& schedule, const WayQuestion& question) {
   }
   FindBusiestNic(placement, &way.table);
   way.bytes_seconds = BytesSeconds(way.table, question);
-  way.seconds = way.bytes_seconds + rounds_s;
+  if (question.cpu.has_value()) {
+    way.cpu_seconds = CpuSeconds(placement, CpuLoadOfSchedule(placement, question.scheduled_bytes, *question.cpu),
+                                 *question.cpu);
+  }
+  way.seconds = Together(way, rounds_s);
   return way;
 }
 
@@ -109,17 +141,23 @@ std::vector<Way> PriceOwnerWays(const WayQuestion& question) {
 
 Way PriceHierarchical(const WayQuestion& question) {
   const Placement nodes = NodesOf(question.placement);
-  if (!question.servers_between && question.schedule_between != nullptr) {
-    WayQuestion between = question;
-    between.placement = nodes;
-    Way way = PriceSchedule(*question.schedule_between, between);
-    way.kind = WayKind::kHierarchical;
-    way.name = "hierarchical";
-    return way;
-  }
+  WayQuestion between = question;
+  between.placement = nodes;
+  between.cpu.reset();
+  const bool scheduled = !question.servers_between && question.schedule_between != nullptr;
   const bool servers = question.servers_between && !nodes.server_nics.empty();
-  Way way = PriceOwners(WayKind::kHierarchical, "hierarchical", servers ? OwnerSet::kServers : OwnerSet::kWorkers, nodes,
-                        question);
+  Way way = scheduled ? PriceSchedule(*question.schedule_between, between)
+                      : PriceOwners(WayKind::kHierarchical, "hierarchical",
+                                    servers ? OwnerSet::kServers : OwnerSet::kWorkers, nodes, between);
+  way.kind = WayKind::kHierarchical;
+  way.name = "hierarchical";
+  if (question.cpu.has_value()) {
+    const CpuLoad load = scheduled ? CpuLoadOfSchedule(nodes, question.scheduled_bytes, *question.cpu)
+                                   : CpuLoadOfOwners(nodes, way.table.shares, question.owned, *question.cpu);
+    way.cpu_seconds = CpuSeconds(question.placement, CpuLoadOfNodes(question.placement, load, *question.cpu),
+                                 *question.cpu);
+    way.seconds = Together(way, way.seconds - way.bytes_seconds);
+  }
   way.table.shares.clear();
   return way;
 }

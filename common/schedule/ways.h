@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "common/schedule/cpu_load.h"
 #include "common/schedule/schedule.h"
 #include "common/schedule/shares.h"
 
@@ -21,8 +23,9 @@ struct Way {
   WayKind kind = WayKind::kDirect;
   std::string_view name;                    // ps, direct, hierarchical, hybrid, or the schedule's
   const ScheduleEntry* schedule = nullptr;  // kSchedule
-  double seconds = 0;                       // bytes of the busiest NIC and rounds of messages
-  double bytes_seconds = 0;                 // the former alone
+  double seconds = 0;                       // the longer of the next two, and rounds of messages
+  double bytes_seconds = 0;                 // of the busiest NIC; with servers also of the last frame's replies
+  double cpu_seconds = 0;                   // of the busiest machine's cores; 0 where their costs are not known
   ShareTable table = {};                    // shares are empty where slabs have no owners that were chosen
 };
 
@@ -35,6 +38,8 @@ struct WayQuestion {
   bool servers_between = false;
   const ScheduleEntry* schedule_between = nullptr;
   bool one_machine = false;      // no NIC: not the busiest one's bytes count but those of all
+  double frame_bytes = 0;        // of the largest reply: what a server sends last is sent to all; 0: not counted
+  std::optional<CpuQuestion> cpu = std::nullopt;
 };
 // Of a job that stays on one machine; its sizes are left to the caller.
 WayQuestion OnOneMachine(std::uint32_t workers, std::uint32_t servers);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "common/config/config.h"
 #include "common/control.h"
 #include "common/status.h"
+#include "common/topology/bandwidth_matrix.h"
 #include "compress/advisor.h"
 #include "server/core/group_plan.h"
 
@@ -37,6 +39,10 @@ struct CoordinatorOptions {
   std::function<Advice(const Config& job, std::uint32_t workers)> advise_codec;
   // Told of each group that is planned, for the log.
   std::function<void(const PlanNotes&)> on_plan = nullptr;
+  // Measured bandwidths between hosts, that positions follow if they name all of a job's (topology.matrix); none: nodes
+  // and switches alone. What came of it is told, for the log.
+  std::optional<BandwidthMatrix> matrix = std::nullopt;
+  std::function<void(const Result<MatrixOrder>&)> on_matrix = nullptr;
 };
 
 class Coordinator {

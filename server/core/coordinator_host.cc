@@ -26,6 +26,10 @@ CoordinatorHost::CoordinatorHost(EventLoop* loop, Logger* logger, double rate_bi
                                     {"busiest_nic_ms", plan.bytes_s * 1e3},
                                     {"why", plan.reason.empty() ? "as configured" : plan.reason}});
   };
+  options_.on_matrix = [this](const Result<MatrixOrder>& order) {
+    if (!order.ok()) return logger_->Warn("positions do not follow topology.matrix", {{"why", order.status().text()}});
+    logger_->Info("positions follow topology.matrix", {{"slowest_edge", order->least}, {"by_nodes", order->least_before}});
+  };
   options_.advise_codec = [this](const Config& job, std::uint32_t workers) { return AdviseCodec(job, workers); };
 }
 

@@ -157,7 +157,14 @@ void Coordinator::Impl::CompleteWorld(TimePoint now) {
   // Neighbours share a node, then a switch; a launcher may have dealt ranks out in any other order.
   std::vector<Placed> places;
   for (const Seat& seat : job->seats) places.push_back({seat.peer->join.node, seat.peer->join.switch_path});
-  const std::vector<std::uint32_t> order = OrderPositions(places);
+  std::vector<std::uint32_t> order = OrderPositions(places);
+  if (options.matrix.has_value()) {
+    std::vector<MatrixPlace> hosts;
+    for (const Seat& seat : job->seats) hosts.push_back({seat.peer->join.node, seat.peer->join.host});
+    Result<MatrixOrder> measured = OrderByMatrix(*options.matrix, hosts, order);
+    if (options.on_matrix) options.on_matrix(measured);
+    if (measured.ok()) order = std::move(measured->order);
+  }
   for (std::uint32_t p = 0; p < order.size(); ++p) message.members[order[p]].position = Position(p);
   if (const std::size_t bytes = EncodeControl(message).size(); bytes > kMaxControlBytes) {
     return FailJob(Failure(InvalidArgument("job " + job->name + " has " + std::to_string(message.members.size()) +

@@ -176,6 +176,7 @@ OwnerSet OwnersOf(const ModeExpansion& mode) {
 Status Choose(const LayoutMessage& message, const Config& job, const PlanBasis& basis, std::uint32_t workers,
               ModeExpansion* mode, std::string* reason) {
   if (!mode->open && mode->schedule != kScheduleAuto) return Status::Ok();
+  if (mode->open && basis.nodes >= workers) mode->node_stages = false;  // nobody shares one
   const auto servers = static_cast<std::uint32_t>(job.servers.addresses.size());
   WayQuestion question = OnOneMachine(mode->node_stages ? basis.nodes : workers, servers);
   if (basis.placement.has_value()) {
@@ -201,6 +202,10 @@ Status Choose(const LayoutMessage& message, const Config& job, const PlanBasis& 
   Choice choice = ChooseWay(ways);
   const Way& way = ways[choice.way];
   *reason = std::move(choice.reason);
+  if (mode->open && mode->node_stages) {
+    *reason = std::to_string(workers) + " workers share " + std::to_string(basis.nodes) +
+              " nodes, inside which bytes cross no NIC; between them " + *reason;
+  }
   mode->exchange = way.kind == WayKind::kSchedule ? ExchangeKind::kSchedule : ExchangeKind::kOwners;
   mode->schedule = way.kind == WayKind::kSchedule ? std::string(way.name) : "";
   mode->server_shares = way.kind == WayKind::kPs || way.kind == WayKind::kHybrid;

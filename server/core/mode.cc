@@ -19,8 +19,9 @@ Result<ModeExpansion> ExpandMode(const Config& config) {
   TALLY_ASSIGN_OR_RETURN(const CodecTraits codec, TraitsOfCodec(config.compression.codec, config.compression));
 
   ModeExpansion expansion;
+  // Auto too: bytes that stay inside a node are never more expensive than on its NIC (ways.h prices both).
   expansion.node_stages = config.aggregation.local == LocalStages::kOn ||
-                          (hierarchical && config.aggregation.local == LocalStages::kAuto);
+                          ((hierarchical || mode == Mode::kAuto) && config.aggregation.local == LocalStages::kAuto);
   expansion.server_shares = needs_servers || (mode == Mode::kAuto && !config.servers.addresses.empty());
   expansion.worker_shares = mode != Mode::kPs;
   if (mode == Mode::kRing && codec.linear) {

@@ -5,11 +5,14 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <span>
 #include <string_view>
 #include <thread>
 
+#include "common/topology/bandwidth_matrix.h"
 #include "tests/support/cluster.h"
 #include "tests/support/slowdown.h"
 
@@ -27,6 +30,7 @@ struct Place {
 constexpr Place kPlaces[] = {{"a", "s/l1"}, {"b", "s/l2"}, {"a", "s/l1"}, {"c", "s/l1"}, {"b", "s/l2"}};
 constexpr std::uint32_t kPositions[] = {0, 3, 1, 2, 4};  // by rank
 constexpr std::uint32_t kRanks[] = {0, 2, 3, 1, 4};      // by position
+constexpr std::uint32_t kByRank[] = {0, 1, 2, 3, 4};
 
 ClusterOptions At(const JobSetting& mode, bool shuffled) {
   ClusterOptions options = mode.Options(kWorkers);
@@ -55,12 +59,12 @@ const std::vector<JobSetting> kModes = {
 
 class Order : public ::testing::TestWithParam<JobSetting> {};
 
-// Of three steps: each rank's outputs, one step after the other.
-std::vector<std::vector<float>> Outputs(const ClusterOptions& options, bool shuffled) {
+// Of three steps: each rank's outputs, one step after the other, if ranks stand at these positions.
+std::vector<std::vector<float>> Outputs(const ClusterOptions& options, std::span<const std::uint32_t> positions) {
   TestCluster cluster(options);
-  std::vector<std::vector<float>> outputs(kWorkers);
+  std::vector<std::vector<float>> outputs(positions.size());
   const auto statuses = cluster.Run([&](Client& client, std::uint32_t rank) -> Status {
-    const std::uint32_t position = shuffled ? kPositions[rank] : rank;
+    const std::uint32_t position = positions[rank];
     const std::vector<TensorSpec> tensors = {{"a", ElementCount(kElements)}, {"b", ElementCount(7)}};
     TALLY_ASSIGN_OR_RETURN(Group * group, client.DeclareGroup(tensors));
     for (std::size_t step = 0; step < 3; ++step) {
@@ -89,7 +93,7 @@ std::vector<std::vector<float>> Outputs(const ClusterOptions& options, bool shuf
 }
 
 TEST_P(Order, BitsFollowPositions) {
-  const auto expected = Outputs(At(GetParam(), false), false), got = Outputs(At(GetParam(), true), true);
+  const auto expected = Outputs(At(GetParam(), false), kByRank), got = Outputs(At(GetParam(), true), kPositions);
   ASSERT_EQ(expected[0].size(), 3 * (kElements + 7));
   for (std::uint32_t rank = 0; rank < kWorkers; ++rank) EXPECT_TRUE(got[rank] == expected[0]) << "rank " << rank;
 }
@@ -125,6 +129,53 @@ TEST_P(Order, SumsAreExactAndOtherCallsNameTheRank) {
 
 INSTANTIATE_TEST_SUITE_P(All, Order, ::testing::ValuesIn(kModes),
                          [](const auto& mode) { return std::string(mode.param.name); });
+
+// Hosts whose ring by rank has two slow edges, as tally topology --measure would write it.
+class MeasuredOrder : public ::testing::TestWithParam<JobSetting> {};
+
+TEST_P(MeasuredOrder, AvoidsSlowEdgesAndBitsFollowIt) {
+  const BandwidthMatrix matrix{{"a", "b", "c", "d"}, {0, 1, 9, 9, 1, 0, 9, 9, 9, 9, 0, 1, 9, 9, 1, 0}, 4};
+  std::vector<MatrixPlace> places;
+  for (const std::string& name : matrix.names) places.push_back({name, "host"});
+  const std::vector<std::uint32_t> by_rank = {0, 1, 2, 3};
+  const MatrixOrder order = OrderByMatrix(matrix, places, by_rank).value();
+  ASSERT_EQ(order.least, 9);
+  std::vector<std::uint32_t> positions(4);
+  for (std::uint32_t p = 0; p < 4; ++p) positions[order.order[p]] = p;
+  ASSERT_NE(positions, by_rank);
+
+  ClusterOptions options = GetParam().Options(4);
+  options.rank_settings = [&](std::uint32_t rank) {
+    return std::vector<std::string>{"topology.node=" + matrix.names[rank]};
+  };
+  const auto expected = Outputs(options, by_rank);
+  EXPECT_FALSE(Outputs(options, positions)[0] == expected[0]) << "these data show nothing";
+  char path[] = "/tmp/tally-matrix-XXXXXX";
+  const int file = mkstemp(path);
+  ASSERT_GE(file, 0);
+  const std::string text = PrintBandwidthMatrix(matrix);
+  ASSERT_EQ(write(file, text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  close(file);
+  options.settings.push_back(std::string("topology.matrix=") + path);
+  const auto got = Outputs(options, positions);
+  unlink(path);
+  for (std::uint32_t rank = 0; rank < 4; ++rank) EXPECT_TRUE(got[rank] == expected[0]) << "rank " << rank;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, MeasuredOrder, ::testing::Values(kModes[0], kModes[1], kModes[4]),
+                         [](const auto& mode) { return std::string(mode.param.name); });
+
+TEST(Matrix, AFileThatIsNoneIsRefusedAtOnce) {
+  ClusterOptions options = kModes[1].Options(2);
+  options.settings.push_back("topology.matrix=/nonexistent/matrix");
+  TestCluster cluster(options);
+  auto config = cluster.WorkerConfig(0);
+  ASSERT_TRUE(config.ok()) << config.status().text();
+  const auto client = Client::Join(*config);
+  ASSERT_FALSE(client.ok());
+  EXPECT_EQ(client.status().kind(), StatusKind::kInvalidArgument);
+  EXPECT_THAT(client.status().text(), HasSubstr("/nonexistent/matrix"));
+}
 
 // A rank never hands over its part, and another one says for whom it waits: for ranks, in an exchange as inside a node.
 struct Wait {

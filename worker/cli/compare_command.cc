@@ -18,7 +18,7 @@ struct CompareOptions {
   std::vector<std::string> modes = {"ps", "ring"};
   std::vector<std::string> codecs = {"none", "int8", "topk"};
   std::vector<std::uint64_t> seeds = {1};
-  std::uint32_t workers = 4;
+  std::vector<std::uint32_t> workers = {4};
   std::uint32_t servers = 2;
   std::string rate = "1gbit";
   std::string placement = "separate";
@@ -56,20 +56,9 @@ std::string CodecList() {
   return list;
 }
 
-// The settings in the order of the options: seeds within feedback within codecs within modes.
-Result<std::vector<Setting>> MakeSettings(const CompareOptions& options, const CommandContext& context) {
-  if (std::isnan(options.target)) return InvalidArgument("--target: expected a test accuracy from 0 to 1");
-  Setting base;
-  base.workers = options.workers;
-  base.steps = options.steps;
-  base.target = options.target;
-  if (options.rate != "none") {
-    base.rate = options.rate;
-    TALLY_ASSIGN_OR_RETURN(base.rate_bits, ParseRate(options.rate));
-  }
-  const bool hierarchical = std::ranges::find(options.modes, ModeName(Mode::kHierarchical)) != options.modes.end();
-  base.workers_per_node = options.per_node != 0 ? options.per_node : hierarchical ? 2 : 1;
-  std::vector<Setting> settings;
+// Of one number of workers.
+Status AddSettings(const CompareOptions& options, const CommandContext& context, Setting base,
+                   std::vector<Setting>* settings) {
   for (const std::string& mode_name : Distinct(options.modes)) {
     TALLY_ASSIGN_OR_RETURN(base.mode, ModeByName(mode_name));
     base.servers = base.mode != Mode::kRing && base.mode != Mode::kHierarchical ? options.servers : 0;
@@ -85,6 +74,8 @@ Result<std::vector<Setting>> MakeSettings(const CompareOptions& options, const C
       for (std::string& text : CodecOverrides(codec_text)) given.overrides.push_back(std::move(text));
       TALLY_ASSIGN_OR_RETURN(const LoadedConfig config, given.Load(context.environment));
       base.compression = config.config.compression;
+      base.worker_transport = config.config.link.transport;
+      base.server_transport = config.config.servers.transport;
       base.codec_text = codec_text;
       TALLY_ASSIGN_OR_RETURN(const CodecTraits codec, TraitsOfCodec(base.compression.codec, base.compression));
       for (const bool feedback : {true, false}) {
@@ -94,10 +85,30 @@ Result<std::vector<Setting>> MakeSettings(const CompareOptions& options, const C
         base.compression.error_feedback = feedback;
         for (const std::uint64_t seed : Distinct(options.seeds)) {
           base.seed = seed;
-          settings.push_back(base);
+          settings->push_back(base);
         }
       }
     }
+  }
+  return Status::Ok();
+}
+
+// The settings in the order of the options: seeds within feedback within codecs within modes within workers.
+Result<std::vector<Setting>> MakeSettings(const CompareOptions& options, const CommandContext& context) {
+  if (std::isnan(options.target)) return InvalidArgument("--target: expected a test accuracy from 0 to 1");
+  Setting base;
+  base.steps = options.steps;
+  base.target = options.target;
+  if (options.rate != "none") {
+    base.rate = options.rate;
+    TALLY_ASSIGN_OR_RETURN(base.rate_bits, ParseRate(options.rate));
+  }
+  const bool hierarchical = std::ranges::find(options.modes, ModeName(Mode::kHierarchical)) != options.modes.end();
+  base.workers_per_node = options.per_node != 0 ? options.per_node : hierarchical ? 2 : 1;
+  std::vector<Setting> settings;
+  for (const std::uint32_t workers : Distinct(options.workers)) {
+    base.workers = workers;
+    TALLY_RETURN_IF_ERROR(AddSettings(options, context, base, &settings));
   }
   return settings;
 }
@@ -132,7 +143,10 @@ Action AddCompareCommand(CLI::App& app, CommandContext& context) {
   app.add_option("--error-feedback", options->feedback, "Of lossy codecs: on, off, or both as rows of their own")
       ->check(CLI::IsMember({"on", "off", "both"}))
       ->capture_default_str();
-  app.add_option("--workers", options->workers, "Workers")->check(CLI::Range(1, 64))->capture_default_str();
+  app.add_option("--workers", options->workers, "Workers; several numbers: rows for each")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
   app.add_option("--servers", options->servers, "Servers of the modes that use them")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();

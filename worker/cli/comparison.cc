@@ -2,20 +2,15 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "common/schedule/cost_model.h"
-#include "common/schedule/layout.h"
-#include "common/schedule/schedule.h"
-#include "compress/linear.h"
-#include "compress/stages.h"
+#include "worker/cli/prediction.h"
 
 namespace tally::cli {
 namespace {
 
 using Json = nlohmann::json;
-
-constexpr double kAlphaS = 50e-6;
 
 template <typename T>
 Json OrNull(const std::optional<T>& value) {
@@ -46,7 +41,7 @@ void ParseExchange(std::string described, Row* row) {
 
 // May throw Json::exception for a field that is missing or of another type.
 Row RowFromRecords(const Setting& setting, const std::vector<Json>& ranks, const std::vector<Json>& servers,
-                   double server_cpu_s) {
+                   double server_cpu_s, const MachineCosts* machine) {
   const Json& first = ranks.front();
   Row row;
   row.setting = setting;
@@ -77,8 +72,9 @@ Row RowFromRecords(const Setting& setting, const std::vector<Json>& ranks, const
     row.curve.push_back({point.at(0).get<double>(), point.at(1).get<std::uint64_t>(), point.at(2).get<double>()});
   }
   row.weights_sha256 = first.at("weights_sha256").get<std::string>();
-  row.predicted_comm_ms =
-      PredictedCommMs(setting, row.schedule, first.at("tensor_elements").get<std::vector<std::uint64_t>>());
+  GradientShape shape{first.at("tensor_elements").get<std::vector<std::uint64_t>>(), {}};
+  if (first.contains("buckets")) first.at("buckets").get_to(shape.buckets);
+  row.predicted_comm_ms = PredictedCommMs(setting, row.schedule, shape, machine);
   return row;
 }
 
@@ -108,6 +104,7 @@ Json RowToJson(const Row& row) {
       {"server_received_bytes_per_step", row.server_received_bytes},
       {"predicted_comm_ms", OrNull(row.predicted_comm_ms)},
       {"measured_comm_ms", row.measured_comm_ms},
+      {"prediction_error", OrNull(row.PredictionError())},
       {"comm_cpu_s", row.comm_cpu_s},
       {"peak_rss_mb", row.peak_rss_mb},
       {"residual_bytes", row.residual_bytes},
@@ -135,43 +132,29 @@ std::string Setting::Codec() const {
 }
 
 Result<Row> MakeRow(const Setting& setting, const std::vector<Json>& ranks, const std::vector<Json>& servers,
-                    double server_cpu_s) {
+                    double server_cpu_s, const MachineCosts* machine) {
   if (ranks.empty()) return InvalidArgument("a row needs the record of at least one rank");
   try {
-    return RowFromRecords(setting, ranks, servers, server_cpu_s);
+    return RowFromRecords(setting, ranks, servers, server_cpu_s, machine);
   } catch (const Json::exception& error) {
     return Corrupt(std::string("a report of ") + setting.Pattern() + " " + setting.Codec() + ": " + error.what());
   }
 }
 
-std::optional<double> PredictedCommMs(const Setting& setting, const std::optional<std::string>& schedule,
-                                      const std::vector<std::uint64_t>& tensor_elements) {
-  // PowerSGD's bytes depend on shapes, which records do not hold, and it goes two rounds.
-  // The run may have ended before its codec began.
-  if (setting.steps <= CodecStages(setting.compression).back().first_step) return std::nullopt;
-  if (setting.rate_bits <= 0 || setting.compression.codec == "powersgd") return std::nullopt;
-  // Only node stages make one stream of the workers that share a NIC.
-  if (setting.workers_per_node > 1 && setting.mode != Mode::kHierarchical) return std::nullopt;
-  double push = 0, reply = 0;
-  for (const std::uint64_t elements : tensor_elements) {
-    const auto tensor = TensorBytes({"", ElementCount(elements)}, setting.workers, setting.compression);
-    if (!tensor.ok()) return std::nullopt;
-    push += static_cast<double>(tensor->push);
-    reply += static_cast<double>(tensor->reply);
+std::optional<double> Row::PredictionError() const {
+  if (!predicted_comm_ms.has_value() || measured_comm_ms <= 0) return std::nullopt;
+  return std::abs(*predicted_comm_ms - measured_comm_ms) / measured_comm_ms;
+}
+
+std::optional<double> MedianPredictionError(const Comparison& comparison) {
+  std::vector<double> errors;
+  for (const Row& row : comparison.rows) {
+    if (const std::optional<double> error = row.PredictionError(); error.has_value()) errors.push_back(*error);
   }
-  const ClusterModel cluster = {.bytes_per_s = setting.rate_bits / 8, .alpha_s = kAlphaS, .workers = setting.nodes(),
-                                .servers = setting.servers};
-  if (schedule.has_value()) {
-    const auto entry = FindSchedule(*schedule);
-    if (!entry.ok()) return std::nullopt;
-    return (*entry)->seconds(push, cluster.bytes_per_s, cluster.alpha_s, cluster.workers) * 1e3;
-  }
-  if (setting.mode == Mode::kAuto) return std::nullopt;  // a row does not say who owns
-  const ModelTimes times = PredictTimes(cluster, push, reply);
-  if (!setting.with_servers()) return times.direct_s * 1e3;
-  if (setting.mode == Mode::kPs) return (setting.colocated ? times.ps_colocated_s : times.ps_sharded_s) * 1e3;
-  if (setting.mode == Mode::kHybrid && !setting.colocated) return times.hybrid_s * 1e3;
-  return std::nullopt;
+  if (errors.empty()) return std::nullopt;
+  std::ranges::sort(errors);
+  const std::size_t middle = errors.size() / 2;
+  return errors.size() % 2 == 1 ? errors[middle] : (errors[middle - 1] + errors[middle]) / 2;
 }
 
 BusiestNic FindBusiestNic(const Row& row) {
@@ -196,6 +179,7 @@ Json ToJson(const Comparison& comparison) {
   return {{"version", comparison.version},
           {"host", {{"cpus", comparison.cpus}}},
           {"emulated_rate", comparison.rate.empty() ? Json(nullptr) : Json(comparison.rate)},
+          {"median_prediction_error", OrNull(MedianPredictionError(comparison))},
           {"rows", rows}};
 }
 

@@ -20,6 +20,7 @@ struct Setting {
   std::uint32_t workers = 4;
   std::uint32_t servers = 0;   // 0 for modes that use none
   std::uint32_t workers_per_node = 1;  // that share a NIC and, in mode hierarchical, memory
+  std::string worker_transport = "tcp", server_transport = "zmq";  // between hosts
   bool colocated = false;      // server i on node i's NIC; servers <= nodes
   std::string rate;            // of each emulated NIC and direction, "1gbit"; empty = not emulated
   double rate_bits = 0;        // the same as a number
@@ -55,7 +56,7 @@ struct Row {
   double samples_per_s = 0, step_ms = 0, comm_exposed_ms = 0, comm_share = 0;
   double worker_sent_bytes = 0, worker_received_bytes = 0;  // per step
   double server_received_bytes = 0, server_sent_bytes = 0;
-  std::optional<double> predicted_comm_ms;  // none without a rate
+  std::optional<double> predicted_comm_ms;  // prediction.h
   double measured_comm_ms = 0;              // a whole gradient exchanged with no computation beside it
   double comm_cpu_s = 0;                    // engine threads of all workers, servers whole
   double peak_rss_mb = 0;                   // of the largest worker
@@ -67,18 +68,18 @@ struct Row {
   std::string weights_sha256;           // of rank 0
   bool ranks_agree = true;              // all ranks ended with the same weights; else the result is wrong
 
+  // |predicted - measured| / measured.
+  std::optional<double> PredictionError() const;
   double compute_ms() const { return step_ms - comm_exposed_ms; }
 };
 
 // `ranks`: the JSON of train_mlp, one per rank; `servers`: the reports of tally-server. Errors: kCorrupt naming a field
 // that is missing.
+// `machine`: what was measured of it before, for the prediction; may be null.
+struct MachineCosts;
 Result<Row> MakeRow(const Setting& setting, const std::vector<nlohmann::json>& ranks,
-                    const std::vector<nlohmann::json>& servers, double server_cpu_s);
-
-// The time of one exchange of gradients by the alpha-beta model (common/schedule/cost_model.h) with 50 us per message.
-// `tensor_elements`: sizes of the tensors. None where the model has no formula or the rate is unknown.
-std::optional<double> PredictedCommMs(const Setting& setting, const std::optional<std::string>& schedule,
-                                      const std::vector<std::uint64_t>& tensor_elements);
+                    const std::vector<nlohmann::json>& servers, double server_cpu_s,
+                    const MachineCosts* machine = nullptr);
 
 // The NIC and direction that carry most, and the fraction of the step's time that those bytes occupy it.
 struct BusiestNic {
@@ -94,6 +95,8 @@ struct Comparison {
   std::string rate;  // emulated; empty = none
   std::vector<Row> rows;
 };
+// Over all rows that have a prediction; none if no row has.
+std::optional<double> MedianPredictionError(const Comparison& comparison);
 nlohmann::json ToJson(const Comparison& comparison);  // CLI.md of the design, `compare`
 
 }  // namespace tally::cli

@@ -101,7 +101,10 @@ LocalJobOptions JobOptions(const ComparisonRun& run, const Setting& setting, con
   // The folder's name is unique on this machine, so the nodes' and NICs' are too.
   const std::string prefix = fs::path(folder).filename().string();
   options.workers_per_node = setting.workers_per_node;
-  if (setting.mode == Mode::kHierarchical) options.worker_environment_extra["TALLY_TOPOLOGY_NODE"] = prefix + "-node{node}";
+  // Where nodes count, processes must not take this machine for one of them.
+  if (setting.mode == Mode::kHierarchical || (setting.mode == Mode::kAuto && !setting.rate.empty())) {
+    options.worker_environment_extra["TALLY_TOPOLOGY_NODE"] = prefix + "-node{node}";
+  }
   if (!setting.rate.empty()) {
     options.worker_environment_extra["TALLY_LINK_NIC"] = prefix + "-node{node}";
     options.server_overrides.push_back("link.nic=" + prefix + (setting.colocated ? "-node" : "-server") + "{index}");
@@ -154,7 +157,7 @@ Result<Row> RunSetting(const ComparisonRun& run, const Setting& setting) {
     servers.push_back(std::move(report));
     server_cpu_s += job.launcher().process(job.server_process(index)).cpu_s;
   }
-  return MakeRow(setting, ranks, servers, server_cpu_s);
+  return MakeRow(setting, ranks, servers, server_cpu_s, run.machine);
 }
 
 }  // namespace tally::cli

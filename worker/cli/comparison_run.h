@@ -26,6 +26,7 @@ struct ComparisonRun {
   std::map<std::string, std::string> environment;
   std::string config_file;
   std::vector<std::string> overrides;  // of the user; the setting's own come after them
+  const MachineCosts* machine = nullptr;  // for predictions
   std::function<void(std::string_view)> on_progress;  // lines of rank 0
 };
 

@@ -1,5 +1,6 @@
 #include "worker/cli/comparison_session.h"
 
+#include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -7,6 +8,7 @@
 #include "worker/cli/comparison_run.h"
 #include "worker/cli/comparison_table.h"
 #include "worker/cli/output_file.h"
+#include "worker/cli/prediction.h"
 #include "worker/cli/report.h"
 
 namespace tally::cli {
@@ -43,12 +45,24 @@ Status CheckOutputs(const ComparisonSession& session) {
   return session.report.empty() ? Status::Ok() : CheckOutput("--report", session.report);
 }
 
+// "of 9 settings", "of 7 settings; 2 have no formula".
+std::string Unpredicted(const Comparison& comparison) {
+  const auto without = std::ranges::count_if(comparison.rows, [](const Row& row) { return !row.predicted_comm_ms; });
+  const std::size_t with = comparison.rows.size() - static_cast<std::size_t>(without);
+  return "of " + std::to_string(with) + " settings" +
+         (without == 0 ? "" : "; " + std::to_string(without) + " without a prediction");
+}
+
 void PrintResult(const Comparison& comparison, double seconds, Console& console, bool to_stderr) {
   const auto print = [&](const std::string& text) { to_stderr ? console.Note(text) : console.Print(text); };
   print("");
   print(ComparisonTable(comparison).Text());
   print("exposed ms: communication that the backward pass did not hide. MB/worker, MB/server: sent in a step.\n"
-        "comm ms: a whole gradient exchanged with nothing beside it; model ms: the same by the closed-form model.\n");
+        "comm ms: a whole gradient exchanged with nothing beside it; model ms: the same as predicted from what links\n"
+        "and codecs cost on this machine; off: the prediction's error.\n");
+  if (const auto error = MedianPredictionError(comparison); error.has_value()) {
+    print("The predictions' median error is " + Fixed(*error * 100, 0) + " % (" + Unpredicted(comparison) + ").");
+  }
   print(Verdict(comparison));
   if (const std::string agreement = Agreement(comparison); !agreement.empty()) print(agreement);
   print(Provenance(comparison) + " " + Fixed(seconds, 0) + " s in all.");
@@ -62,6 +76,11 @@ int RunComparison(const ComparisonSession& session, CommandContext& context) {
   const Result<ComparisonPrograms> programs = FindComparisonPrograms(context);
   if (!programs.ok()) return context.console.Fail(programs.status());
 
+  context.console.Progress("measuring what links and codecs cost here …");
+  const Result<MachineCosts> machine = MeasureMachine(session.settings);
+  context.console.EndProgress();
+  if (!machine.ok()) return context.console.Fail(machine.status().WithContext("loopback"));
+
   Comparison comparison;
   comparison.version = context.version;
   comparison.cpus = std::thread::hardware_concurrency();
@@ -71,6 +90,7 @@ int RunComparison(const ComparisonSession& session, CommandContext& context) {
                     .environment = context.environment,
                     .config_file = session.config.file,
                     .overrides = session.config.AllOverrides(),
+                    .machine = &*machine,
                     .on_progress = [&](std::string_view line) { progress.Update(line); }};
   if (!comparison.rate.empty()) context.console.Note("Every process has an emulated NIC of " + comparison.rate + ".");
 

@@ -69,12 +69,14 @@ Table ComparisonTable(const Comparison& comparison) {
                {"MB/server", kRight},
                {"comm ms", kRight},
                {"model ms", kRight},
+               {"off", kRight},
                {"accuracy", kRight}});
   for (const Row& row : comparison.rows) {
     table.AddRow({row.Pattern(), row.setting.Codec(), std::to_string(row.setting.nics()),
                   Fixed(row.samples_per_s, 0), Fixed(row.step_ms, 1), Fixed(row.comm_exposed_ms, 1),
                   Percent(row.comm_share), Megabytes(row.worker_sent_bytes), Megabytes(row.server_sent_bytes),
                   Fixed(row.measured_comm_ms, 1), row.predicted_comm_ms ? Fixed(*row.predicted_comm_ms, 1) : "-",
+                  row.PredictionError() ? Percent(*row.PredictionError()) : "-",
                   Fixed(row.test_accuracy * 100, 1) + " %"});
   }
   return table;

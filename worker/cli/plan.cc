@@ -1,8 +1,11 @@
 #include "worker/cli/plan.h"
 
 #include <algorithm>
+#include <cmath>
+#include <set>
 #include <utility>
 
+#include "common/schedule/layout.h"
 #include "compress/codec.h"
 #include "compress/linear.h"
 
@@ -49,7 +52,8 @@ class Planner {
     if (traits.linear && question_.schedule != kScheduleAuto) {
       TALLY_ASSIGN_OR_RETURN(nodes.schedule_between, FindSchedule(question_.schedule));
     }
-    Add(PriceHierarchical(nodes), codec, false);
+    const std::set<std::uint32_t> nics(question_.placement.worker_nics.begin(), question_.placement.worker_nics.end());
+    Add(PriceHierarchical(nodes), codec, question_.local && nics.size() < question_.placement.worker_nics.size());
     Choose();
     return std::move(plan_);
   }
@@ -67,7 +71,30 @@ class Planner {
     way.servers_between = question_.servers_between;
     way.owned = {static_cast<double>(bytes.push), static_cast<double>(bytes.reply)};
     way.scheduled_bytes = way.owned.up;
+    AddCpu(codec, workers, &way);
     return way;
+  }
+
+  const CodecCost* CostOf(const std::string& codec) const {
+    const auto cost = std::ranges::find(question_.costs, codec, &CodecCost::codec);
+    return cost == question_.costs.end() ? nullptr : &*cost;
+  }
+
+  void AddCpu(const std::string& codec, std::uint32_t workers, WayQuestion* way) const {
+    const CodecCost* cost = CostOf(codec);
+    if (!question_.frames.has_value() || cost == nullptr) return;
+    const double slabs = static_cast<double>(CutTensor(question_.elements, workers).count);
+    const double largest = std::max(way->owned.up, way->owned.down);
+    const auto limit = static_cast<double>(Config::LinkSettings{}.frame_bytes);
+    CpuQuestion cpu;
+    cpu.cores = question_.cores;
+    cpu.one_machine = question_.one_machine;
+    cpu.elements = static_cast<double>(question_.elements);
+    cpu.frames = std::max(std::min(slabs, static_cast<double>(workers)), std::ceil(largest / limit));
+    cpu.workers = cpu.servers = *question_.frames;
+    cpu.owned = cpu.scheduled = {cost->encode_s, cost->decode_s, cost->decode_add_s};
+    if (cpu.frames > 0) way->frame_bytes = largest / cpu.frames;
+    way->cpu = cpu;
   }
 
   Result<std::vector<Way>> Owners(const std::string& codec) const {
@@ -81,8 +108,8 @@ class Planner {
   }
 
   void Add(Way way, const std::string& codec, bool candidate) {
-    const auto cost = std::ranges::find(question_.costs, codec, &CodecCost::codec);
-    if (cost != question_.costs.end()) {
+    const CodecCost* cost = CostOf(codec);
+    if (cost != nullptr && way.cpu_seconds == 0) {
       const auto elements = static_cast<double>(question_.elements);
       way.seconds += CodecSeconds(AdviceFor(way, question_.placement), *cost) * elements;
     }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,7 +21,11 @@ struct PlanQuestion {
   Config::Compression compression;
   std::string schedule = "ring";  // aggregation.schedule
   bool servers_between = false;   // aggregation.between = ps
+  bool local = true;              // aggregation.local is not off: auto may sum inside nodes first
   std::vector<CodecCost> costs;   // of codecs; where one is known its own time counts. Wanted for codec auto
+  std::optional<FrameCosts> frames;  // of links; with a codec's costs CPU time is priced as a resource of its own
+  double cores = 1;                  // of each machine
+  bool one_machine = false;          // that all members share
 };
 
 struct PlanRow {

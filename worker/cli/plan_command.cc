@@ -31,6 +31,7 @@ struct PlanOptions {
   std::vector<std::string> nics;
   std::uint32_t workers_per_node = 1;
   std::string ps_placement = "separate";
+  bool one_machine = false;
   ConfigOptions config;
   JsonOption json;
 };
@@ -77,6 +78,7 @@ Result<PlanQuestion> Parse(const PlanOptions& options, const Config& config, Con
   question.compression = config.compression;
   question.schedule = config.aggregation.schedule;
   question.servers_between = config.aggregation.between == Mode::kPs;
+  question.local = config.aggregation.local != LocalStages::kOff;
   const std::uint32_t workers = options.workers.value_or(config.job.workers > 0 ? config.job.workers : 4);
   const std::uint32_t servers =
       options.servers.value_or(static_cast<std::uint32_t>(config.servers.addresses.size()));
@@ -92,6 +94,9 @@ Result<PlanQuestion> Parse(const PlanOptions& options, const Config& config, Con
     rate = probe.nic_bytes_per_s();
     question.alpha_s = probe.alpha_s();
     question.costs = std::move(probe.codecs);
+    if (probe.link("tcp").cpu.byte_s > 0) question.frames = probe.link("tcp").cpu;
+    question.cores = probe.cores;
+    question.one_machine = options.one_machine;
   }
   if (!options.rate.empty()) {
     TALLY_ASSIGN_OR_RETURN(rate, PositiveRate("--rate", options.rate));
@@ -233,6 +238,9 @@ Action AddPlanCommand(CLI::App& app, CommandContext& context) {
   app.add_option("--alpha", options->alpha, "Cost of one round of messages; default: --probe's, else 50us");
   app.add_option("--probe", options->probe, "What tally probe --json wrote: rate, alpha, what codecs take")
       ->type_name("FILE");
+  app.add_flag("--one-machine", options->one_machine,
+               "All members share the cores of the machine that --probe measured: loopback, network namespaces")
+      ->needs("--probe");
   AddConfigOptions(app, &options->config);
   AddJsonOption(app, &options->json);
   app.footer(
@@ -240,10 +248,10 @@ Action AddPlanCommand(CLI::App& app, CommandContext& context) {
       "  tally plan --workers 8 --servers 2 --rate 10gbit --bytes 25MiB\n"
       "  tally plan --workers 4 --servers 2 --nics 1gbit,1gbit,300mbit,1gbit,1gbit,1gbit\n"
       "  tally plan --config job.toml --probe probe.json --set compression.codec=auto --json -\n"
-      "Predicted: bytes of the busiest NIC under the best shares, rounds, and what codecs take where that is known (codec\n"
-      "auto, --probe). Schedules carry fp32 sums unless the codec is linear. The bound: the best\n"
+      "Predicted: the bytes of the busiest NIC under the best shares or, with --probe, the CPU time of frames, bytes and\n"
+      "codecs if that is longer, and rounds. Schedules carry fp32 sums unless the codec is linear. The bound: the best\n"
       "shares' bytes alone, a node's workers summed for nothing.\n"
-      "Hierarchical counts what stays inside a node as free; mode auto does not take it yet.");
+      "Hierarchical counts what stays inside a node as free on its NIC; mode auto takes it where workers share nodes.");
   return [options, &context] { return RunPlan(*options, context); };
 }
 

@@ -7,12 +7,12 @@
 #include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "common/human.h"
 #include "common/reduce/reduce.h"
 #include "common/transport/link.h"
 #include "common/transport/local_address.h"
+#include "worker/cli/free_cores.h"
 #include "worker/cli/link_probe.h"
 #include "worker/cli/options.h"
 #include "worker/cli/table.h"
@@ -61,32 +61,23 @@ Result<EndpointParts> ParsePlace(const char* option, const std::string& text, bo
   return parts;
 }
 
-// Another thread of this process answers, over loopback.
-Result<std::vector<LinkRates>> ProbeLoopback(const LinkProbeOptions& options) {
-  TALLY_ASSIGN_OR_RETURN(const std::unique_ptr<ProbeResponder> responder, ProbeResponder::Listen("127.0.0.1", 0));
-  Status served;
-  std::thread thread([&] { served = responder->Serve(std::chrono::minutes(5)); });
-  auto rates = ProbeLinks(responder->endpoint(), options);
-  responder->Stop();
-  thread.join();
-  if (rates.ok() && !served.ok()) return served;
-  return rates;
-}
-
 void PrintProbe(const Probe& probe, Console& console) {
   const auto right = Table::Align::kRight;
   const auto gigabytes = [](double bytes_per_s) { return Fixed(bytes_per_s / 1e9, 3); };
-  Table links({{"link"}, {"alpha", right}, {"one way GB/s", right}, {"both ways GB/s", right}, {"Gbit/s", right}});
+  Table links({{"link"}, {"alpha", right}, {"one way GB/s", right}, {"both ways GB/s", right}, {"Gbit/s", right},
+               {"CPU a frame", right}, {"CPU s/GB", right}});
   for (const LinkRates& link : probe.links) {
     links.AddRow({link.transport + (probe.peer.empty() ? ", loopback" : " to " + probe.peer), HumanSeconds(link.alpha_s),
                   gigabytes(link.one_way_bytes_per_s), gigabytes(link.both_ways_bytes_per_s),
-                  Fixed(link.both_ways_bytes_per_s * 8e-9, 2)});
+                  Fixed(link.both_ways_bytes_per_s * 8e-9, 2), HumanSeconds(link.cpu.frame_s),
+                  Fixed(link.cpu.byte_s * 1e9, 2)});
   }
   console.Print(links.Text());
   Table memory({{"memory, one core"}, {"GB/s of fp32", right}});
   memory.AddRow({"copy", gigabytes(probe.copy_bytes_per_s)});
   memory.AddRow({"add", gigabytes(probe.add_bytes_per_s)});
   console.Print(memory.Text());
+  console.Print("cores that are free: " + Fixed(probe.cores, 1) + "\n");
   Table codecs({{"codec, one core"}, {"bytes/number", right}, {"encode GB/s", right}, {"decode GB/s", right},
                 {"decode and add GB/s", right}});
   for (const CodecCost& codec : probe.codecs) {
@@ -137,6 +128,7 @@ int RunProbe(const ProbeOptions& options, CommandContext& context) {
   }
   if (!links.ok()) return console.Fail(links.status().WithContext(options.to.empty() ? "loopback" : "--to " + options.to));
   probe.links = std::move(links).value();
+  probe.cores = FreeCores();
   console.Progress("memory …");
   MeasureMemory(&probe);
   console.Progress("codecs …");
@@ -168,7 +160,7 @@ Action AddProbeCommand(CLI::App& app, CommandContext& context) {
       "  tally probe --to 10.0.0.2:7171 --insecure --json p.json on another: the link between them\n"
       "  tally plan --probe p.json --workers 8 --servers 2       what that means for a job\n"
       "Alpha: half of the time that a small frame takes there and back. Link rates are of one connection; both ways: in\n"
-      "each direction, both at once, as a job uses a NIC.");
+      "each direction, both at once, as a job uses a NIC. CPU: of one core, both ends together.");
   return [options, &context] { return RunProbe(*options, context); };
 }
 

@@ -19,16 +19,25 @@ double Measured(const Json& object, const char* key, std::string* fault) {
   return value;
 }
 
+// 0 where a file of an earlier version does not say.
+double Cost(const Json& object, const char* key, std::string* fault) {
+  const double value = object.value(key, 0.0);
+  if (!(std::isfinite(value) && value >= 0)) *fault = std::string(key) + ": expected 0 or more";
+  return value;
+}
+
 Probe FromJson(const Json& json, std::string* fault) {
   Probe probe;
   if (const Json& peer = json.at("peer"); !peer.is_null()) probe.peer = peer.get<std::string>();
   for (const Json& link : json.at("links")) {
     probe.links.push_back({link.at("transport").get<std::string>(), Measured(link, "alpha_s", fault),
-                           Measured(link, "one_way_bytes_per_s", fault), Measured(link, "both_ways_bytes_per_s", fault)});
+                           Measured(link, "one_way_bytes_per_s", fault), Measured(link, "both_ways_bytes_per_s", fault),
+                           {Cost(link, "frame_cpu_s", fault), Cost(link, "byte_cpu_s", fault)}});
   }
   if (probe.links.empty()) *fault = "links: expected at least one";
   probe.copy_bytes_per_s = Measured(json, "copy_bytes_per_s", fault);
   probe.add_bytes_per_s = Measured(json, "add_bytes_per_s", fault);
+  if (json.contains("cores")) probe.cores = Measured(json, "cores", fault);
   for (const Json& codec : json.at("codecs")) {
     const auto name = codec.at("codec").get<std::string>();
     const auto known = std::ranges::find(Codecs(), name, &CodecEntry::name);
@@ -41,13 +50,20 @@ Probe FromJson(const Json& json, std::string* fault) {
 
 }  // namespace
 
+const LinkRates& Probe::link(std::string_view transport) const {
+  const auto found = std::ranges::find(links, transport, &LinkRates::transport);
+  return found == links.end() ? links.front() : *found;
+}
+
 Json ToJson(const Probe& probe) {
   Json links = Json::array(), codecs = Json::array();
   for (const LinkRates& link : probe.links) {
     links.push_back({{"transport", link.transport},
                      {"alpha_s", link.alpha_s},
                      {"one_way_bytes_per_s", link.one_way_bytes_per_s},
-                     {"both_ways_bytes_per_s", link.both_ways_bytes_per_s}});
+                     {"both_ways_bytes_per_s", link.both_ways_bytes_per_s},
+                     {"frame_cpu_s", link.cpu.frame_s},
+                     {"byte_cpu_s", link.cpu.byte_s}});
   }
   for (const CodecCost& codec : probe.codecs) {
     codecs.push_back({{"codec", codec.codec},
@@ -60,7 +76,8 @@ Json ToJson(const Probe& probe) {
           {"links", links},
           {"copy_bytes_per_s", probe.copy_bytes_per_s},
           {"add_bytes_per_s", probe.add_bytes_per_s},
-          {"codecs", codecs}};
+          {"codecs", codecs},
+          {"cores", probe.cores}};
 }
 
 Result<Probe> ReadProbe(const std::string& path) {

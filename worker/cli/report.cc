@@ -84,7 +84,7 @@ std::string RowTable(const Comparison& comparison) {
   for (const Row& row : comparison.rows) best = std::max(best, row.test_accuracy);
   std::string html = "<section class=\"card wide\"><h2>All numbers</h2><table><tr>";
   for (const char* title : {"Pattern", "Codec", "Seed", "NICs", "Samples per s", "Step ms", "Exposed ms", "Share",
-                            "Worker MB sent", "Server MB received", "Comm ms", "Model ms", "CPU s", "Loss", "Accuracy",
+                            "Worker MB sent", "Server MB received", "Comm ms", "Model ms", "Off", "CPU s", "Loss", "Accuracy",
                             "Target after s"}) {
     html += std::string("<th>") + title + "</th>";
   }
@@ -106,6 +106,7 @@ std::string RowTable(const Comparison& comparison) {
     cell(row.setting.with_servers() ? Fixed(row.server_received_bytes / 1e6, 3) : "-");
     cell(Fixed(row.measured_comm_ms, 2));
     cell(row.predicted_comm_ms ? Fixed(*row.predicted_comm_ms, 2) : "-");
+    cell(row.PredictionError() ? Fixed(*row.PredictionError() * 100, 0) + " %" : "-");
     cell(Fixed(row.comm_cpu_s, 1));
     cell(Fixed(row.final_loss, 3));
     cell(Fixed(row.test_accuracy * 100, 2) + " %", row.test_accuracy < best - kAccuracySlack);
@@ -147,7 +148,7 @@ std::string HtmlReport(const Comparison& comparison) {
                  return row.worker_sent_bytes * static_cast<double>(point.step) / 1e6;
                }));
   html += Card("Measured against predicted", "One whole gradient exchanged with nothing beside it, ms",
-               Bars(comparison, {.series = {"measured", "closed-form model"}, .unit = "ms"}, [](const Row& row) {
+               Bars(comparison, {.series = {"measured", "model"}, .unit = "ms"}, [](const Row& row) {
                  std::vector<double> values = {row.measured_comm_ms};
                  if (row.predicted_comm_ms) values.push_back(*row.predicted_comm_ms);
                  return values;
@@ -155,8 +156,8 @@ std::string HtmlReport(const Comparison& comparison) {
   const std::string method =
       "<p>Every setting trains from the same weights on the same batches; ranks end with the same bits. Times are "
       "medians over the steps after three for warming up. Exposed communication is the time for which a worker stood "
-      "still.</p><p>The model counts bytes through the busiest NIC and 50 µs a message; it knows no CPU. Where measured "
-      "lies far above it, workers and servers were competing for this machine's cores.</p><p>" +
+      "still.</p><p>The model takes the longer of the bytes through the busiest NIC and the CPU time of frames, bytes and "
+      "codecs on this machine's cores, as measured before the first setting ran, and rounds of messages.</p><p>" +
       EscapeHtml(Provenance(comparison)) + "</p><p>" + EscapeHtml(Agreement(comparison)) + "</p>";
   html += Card("How to read this", "What the numbers can and cannot carry", method);
   html += "</div>\n" + RowTable(comparison);

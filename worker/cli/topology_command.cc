@@ -8,8 +8,13 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "common/topology/bandwidth_matrix.h"
 #include "common/topology/nccl_topology.h"
+#include "common/topology/pin.h"
+#include "common/transport/wire_speed.h"
+#include "worker/cli/measure_bandwidths.h"
 #include "worker/cli/options.h"
+#include "worker/cli/output_file.h"
 #include "worker/cli/table.h"
 #include "worker/cli/this_machine.h"
 #include "worker/cli/topology_sources.h"
@@ -17,13 +22,16 @@
 namespace tally::cli {
 namespace {
 
-constexpr std::size_t kMaxMembersBytes = std::size_t{16} << 20, kMaxMatrixBytes = std::size_t{256} << 20;
+constexpr std::size_t kMaxMembersBytes = std::size_t{16} << 20;
 constexpr std::size_t kMaxRingShown = 256;
 
 struct TopologyOptions {
   std::string members, hosts, matrix, switches, nccl;
   std::string tasks = "1";
   bool cyclic = false;
+  bool measure = false;
+  std::string out;
+  ConfigOptions config;
   JsonOption json;
 };
 
@@ -112,13 +120,17 @@ void ShowMembers(const std::vector<Placed>& members, const nlohmann::json& resul
 }
 
 Result<nlohmann::json> Tour(const std::string& path) {
-  TALLY_ASSIGN_OR_RETURN(const std::string text, ReadInput("--matrix", path, kMaxMatrixBytes));
-  const Result<BandwidthMatrix> matrix = MatrixOfText(text);
-  if (!matrix.ok()) return matrix.status().WithContext("--matrix " + path);
+  const Result<BandwidthMatrix> matrix = ReadBandwidthMatrix(path);
+  if (!matrix.ok()) return matrix.status().WithContext("--matrix");
   TALLY_ASSIGN_OR_RETURN(const tally::Tour tour, BottleneckTour(matrix->values, matrix->size));
   Order launched(matrix->size);
   std::iota(launched.begin(), launched.end(), 0u);
+  nlohmann::json hosts = nlohmann::json::array();
+  for (const std::uint32_t row : tour.order) {
+    hosts.push_back(matrix->names.empty() ? std::to_string(row) : matrix->names[row]);
+  }
   return nlohmann::json{{"order", tour.order},
+                        {"hosts", hosts},
                         {"least", tour.least},
                         {"bound", tour.bound},
                         {"optimal", tour.optimal()},
@@ -130,8 +142,15 @@ void ShowTour(const nlohmann::json& tour, Console& console) {
                 tour["least"].dump() +
                 (tour["optimal"] ? " (no ring is better)" : " (no ring is better than " + tour["bound"].dump() + ")"));
   std::string text;
-  for (const auto& rank : tour["order"]) text += (text.empty() ? "  " : " ") + rank.dump();
+  for (const auto& host : tour["hosts"]) text += (text.empty() ? "  " : " ") + host.get<std::string>();
   console.Print(text);
+}
+
+// Where the thread that moves bytes would run, if its NIC were the fastest of this machine.
+nlohmann::json PinJson(const std::string& setting) {
+  const PinPlan plan = PlanPinHere(setting, SpeedOfWire(0, "0.0.0.0").nic);
+  return {{"cpus", plan.cpus}, {"numa", plan.numa.has_value() ? nlohmann::json(*plan.numa) : nlohmann::json(nullptr)},
+          {"why", plan.why}};
 }
 
 nlohmann::json MachineJson(const ThisMachine& machine) {
@@ -152,6 +171,9 @@ void ShowMachine(const nlohmann::json& machine, Console& console) {
   for (const auto& nic : machine["nics"]) {
     console.Print("  NIC " + nic["name"].get<std::string>() + ": near NUMA node " + nic["numa"].dump());
   }
+  const auto& pin = machine["pin"];
+  const std::string cores = pin["cpus"].empty() ? "any core" : "cores " + pin["cpus"].dump();
+  console.Print("  threads that move bytes: " + cores + " (" + pin["why"].get<std::string>() + ")");
 }
 
 Result<nlohmann::json> NcclJson(const std::string& path) {
@@ -165,7 +187,9 @@ Result<nlohmann::json> NcclJson(const std::string& path) {
   return list;
 }
 
-Result<nlohmann::json> Look(const TopologyOptions& options, const std::vector<Placed>& members) {
+// `pin`: topology.pin.
+Result<nlohmann::json> Look(const TopologyOptions& options, const std::string& pin,
+                            const std::vector<Placed>& members) {
   nlohmann::json result = nlohmann::json::object();
   if (!members.empty()) {
     const Order order = OrderPositions(members);
@@ -189,15 +213,40 @@ Result<nlohmann::json> Look(const TopologyOptions& options, const std::vector<Pl
   }
   TALLY_ASSIGN_OR_RETURN(const ThisMachine machine, LookAround());
   result["machine"] = MachineJson(machine);
+  result["machine"]["pin"] = PinJson(pin);
   return result;
+}
+
+// On all ranks; the first one writes.
+int Measure(const TopologyOptions& options, const LoadedConfig& config, Console& console) {
+  const bool writes = config.config.worker.rank == 0;
+  if (writes) {
+    if (const Status output = CheckOutput("--out", options.out); !output.ok()) return console.Fail(output);
+  }
+  const Result<BandwidthMatrix> matrix =
+      MeasureBandwidths(config, {.progress = [&](const std::string& text) { if (writes) console.Progress(text); }});
+  if (writes) console.EndProgress();
+  if (!matrix.ok()) return console.Fail(matrix.status());
+  if (!writes) return 0;
+  const std::string head = "# bytes per second of one connection from the row's host to each, in the rows' order\n";
+  if (const Status written = WriteOutput("--out", options.out, head + PrintBandwidthMatrix(*matrix)); !written.ok()) {
+    return console.Fail(written);
+  }
+  const Result<nlohmann::json> tour = Tour(options.out);
+  if (!tour.ok()) return console.Fail(tour.status());
+  ShowTour(*tour, console);
+  return 0;
 }
 
 int RunTopology(const TopologyOptions& options, CommandContext& context) {
   Console& console = context.console;
   if (const Status output = options.json.Check(); !output.ok()) return console.Fail(output);
+  const Result<LoadedConfig> config = options.config.Load(context.environment);
+  if (!config.ok()) return console.Fail(config.status());
+  if (options.measure) return Measure(options, *config, console);
   const Result<std::vector<Placed>> members = Members(options, context);
   if (!members.ok()) return console.Fail(members.status());
-  const Result<nlohmann::json> result = Look(options, *members);
+  const Result<nlohmann::json> result = Look(options, config->config.topology.pin, *members);
   if (!result.ok()) return console.Fail(result.status());
   if (!options.json.to_stdout()) {
     if (!members->empty()) ShowMembers(*members, *result, console);
@@ -232,16 +281,22 @@ Action AddTopologyCommand(CLI::App& app, CommandContext& context) {
       ->excludes(members);
   app.add_option("--matrix", options->matrix,
                  "File of n rows of n measured bandwidths: the ring whose slowest edge is the fastest");
+  auto* out = app.add_option("--out", options->out, "Where --measure writes")->type_name("FILE");
+  app.add_flag("--measure", options->measure,
+               "Under a launcher, one rank a node: measure what each two nodes carry to each other, write it to --out")
+      ->needs(out);
   app.add_option("--nccl", options->nccl, "Topology file of NCCL (NCCL_TOPO_DUMP_FILE): its NICs");
+  AddConfigOptions(app, &options->config);
   AddJsonOption(app, &options->json);
   app.footer(
       "The better order puts neighbours on one node, then below one switch. A job takes it by itself, in whatever order\n"
       "ranks are started, if each says where it is: SLURM's variables, topology.switch or topology.file. The order of\n"
-      "--matrix is only shown.\n\n"
+      "--matrix is shown; a job takes it with topology.matrix = FILE.\n\n"
       "Examples:\n"
       "  tally topology\n"
       "  tally topology --hosts node[1-4] --tasks 2 --cyclic --switches topology.conf\n"
-      "  tally topology --matrix bandwidth.txt --json -");
+      "  tally topology --matrix bandwidth.txt --json -\n"
+      "  srun --ntasks-per-node=1 tally topology --measure --out bandwidth.txt --insecure");
   return [options, &context] { return RunTopology(*options, context); };
 }
 

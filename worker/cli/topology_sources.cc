@@ -2,7 +2,6 @@
 
 #include <cerrno>
 #include <charconv>
-#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -95,39 +94,6 @@ Result<std::vector<Placed>> MembersOfHosts(std::string_view hosts, std::string_v
     }
   }
   return members;
-}
-
-Result<BandwidthMatrix> MatrixOfText(std::string_view text) {
-  BandwidthMatrix matrix;
-  std::size_t rows = 0;
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    std::string_view line = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
-    line = line.substr(0, line.find('#'));
-    std::size_t columns = 0;
-    for (;;) {
-      line.remove_prefix(std::min(line.find_first_not_of(" \t\r,"), line.size()));
-      if (line.empty()) break;
-      double value = 0;
-      const auto [rest, error] = std::from_chars(line.data(), line.data() + line.size(), value);
-      const bool ends = rest == line.data() + line.size() || std::strchr(" \t\r,", *rest) != nullptr;
-      if (error != std::errc() || !ends || !std::isfinite(value) || value < 0) {
-        return InvalidArgument("row " + std::to_string(rows + 1) + ": not a row of numbers of 0 or more");
-      }
-      line.remove_prefix(static_cast<std::size_t>(rest - line.data()));
-      matrix.values.push_back(value);
-      ++columns;
-    }
-    if (columns == 0) continue;
-    if (rows++ == 0) matrix.size = static_cast<std::uint32_t>(columns);
-    if (columns != matrix.size || rows > matrix.size) {
-      return InvalidArgument("row " + std::to_string(rows) + " has " + std::to_string(columns) + " numbers; expected " +
-                             std::to_string(matrix.size) + " rows of " + std::to_string(matrix.size));
-    }
-  }
-  if (rows != matrix.size || rows == 0) return InvalidArgument("expected as many rows as columns");
-  return matrix;
 }
 
 Result<std::string> ReadInput(std::string_view option, const std::string& path, std::size_t most) {

@@ -24,13 +24,6 @@ Result<std::vector<Placed>> MembersOfJson(std::string_view text);
 Result<std::vector<Placed>> MembersOfHosts(std::string_view hosts, std::string_view tasks, bool cyclic,
                                            const SwitchMap& switches);
 
-// n lines of n numbers, separated by blanks or commas; # begins a comment.
-struct BandwidthMatrix {
-  std::vector<double> values;
-  std::uint32_t size = 0;
-};
-Result<BandwidthMatrix> MatrixOfText(std::string_view text);
-
 // Errors: kInvalidArgument with option and path: it cannot be read, or is larger than `most` bytes.
 Result<std::string> ReadInput(std::string_view option, const std::string& path, std::size_t most);
 

@@ -90,7 +90,8 @@ TEST(Plan, UnequalAndSharedNics) {
   const Json nodes = PlanOf(With({"--workers-per-node", "2"}, "0"));
   EXPECT_NEAR(RowOf(nodes, "hierarchical")["predicted_s"].get<double>(), 1, 1e-6);
   EXPECT_NEAR(RowOf(nodes, "ring")["predicted_s"].get<double>(), 1.5, 1e-6);
-  EXPECT_NE(nodes["chosen"], "hierarchical");
+  EXPECT_EQ(nodes["chosen"], "hierarchical");
+  EXPECT_EQ(PlanOf(With({"--workers-per-node", "2", "--set", "aggregation.local=off"}, "0"))["chosen"], "ring");
   EXPECT_EQ(RowOf(nodes, "ps"), Json());
   EXPECT_THAT(Tally({"plan", "--nics", "1GBps,1GBps"}).err, HasSubstr("--nics: expected 4 rates"));
 }
@@ -168,17 +169,49 @@ TEST(Plan, TakesAProbesFigures) {
   unlink(fast.c_str());
 }
 
+// On one machine with two cores: four workers' frames, bytes and numbers, by hand.
+TEST(Plan, PricesCpuTimeOfAProbe) {
+  const auto probe = [](double byte_cpu_s) {
+    const Json codec = {{"codec", "none"}, {"bytes_per_element", 4}, {"encode_s", 1e-12}, {"decode_s", 1e-12},
+                        {"decode_add_s", 1e-12}};
+    return WriteProbe(Json{{"peer", nullptr},
+                           {"links", {{{"transport", "tcp"}, {"alpha_s", 1e-9}, {"one_way_bytes_per_s", 1e9},
+                                       {"both_ways_bytes_per_s", 1e9}, {"frame_cpu_s", 1e-12},
+                                       {"byte_cpu_s", byte_cpu_s}}}},
+                           {"copy_bytes_per_s", 1e10},
+                           {"add_bytes_per_s", 1e10},
+                           {"cores", 2},
+                           {"codecs", {codec}}}.dump());
+  };
+  const auto ring = [](const std::string& path, std::vector<std::string> more) {
+    std::vector<std::string> arguments = With({"--probe", path}, "0");
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return RowOf(PlanOf(arguments), "ring")["predicted_s"].get<double>();
+  };
+  const std::string slow = probe(2e-9);
+  EXPECT_NEAR(ring(slow, {}), 3, 0.01) << "each process sends and receives 1.5 GB on a core of its own";
+  EXPECT_NEAR(ring(slow, {"--one-machine"}), 6, 0.01) << "6 GB at 2 s a GB on two cores";
+  EXPECT_NEAR(ring(probe(1e-12), {"--one-machine"}), 1.5, 0.01) << "the wire is slower";
+  EXPECT_EQ(Tally({"plan", "--one-machine"}).exit_code, 2);
+  EXPECT_EQ(Tally({"plan", "--probe", probe(-1)}).exit_code, 2);
+  unlink(slow.c_str());
+}
+
 TEST(Probe, MeasuresLoopbackMemoryAndCodecs) {
   const Ran ran = Tally({"probe", "--time", "10ms", "--json", "-"});
   ASSERT_EQ(ran.exit_code, 0) << ran.err;
   const Json probe = Json::parse(ran.out, nullptr, false);
   ASSERT_TRUE(probe.is_object()) << ran.out;
   EXPECT_TRUE(probe["peer"].is_null());
-  ASSERT_EQ(probe["links"].size(), 2U);
+  ASSERT_EQ(probe["links"].size(), 3U);
   EXPECT_EQ(probe["links"][0]["transport"], "tcp");
   EXPECT_EQ(probe["links"][1]["transport"], "zmq");
+  EXPECT_EQ(probe["links"][2]["transport"], "shm");
+  EXPECT_GT(probe["cores"], 0.0);
   for (const Json& link : probe["links"]) {
-    for (const char* key : {"alpha_s", "one_way_bytes_per_s", "both_ways_bytes_per_s"}) EXPECT_GT(link[key], 0.0) << key;
+    for (const char* key : {"alpha_s", "one_way_bytes_per_s", "both_ways_bytes_per_s", "frame_cpu_s"}) {
+      EXPECT_GT(link[key], 0.0) << key;
+    }
   }
   EXPECT_GT(probe["copy_bytes_per_s"], 0.0);
   EXPECT_GT(probe["add_bytes_per_s"], 0.0);

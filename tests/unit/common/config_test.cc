@@ -123,6 +123,7 @@ TEST(Config, FlagBeatsEnvironmentBeatsFile) {
     const char *file_shown, *environment_shown, *flag_shown;
   };
   const Case cases[] = {
+      {"topology.pin", "TALLY_TOPOLOGY_PIN", "\"none\"", "0-3,8", "auto", "\"none\"", "\"0-3,8\"", "\"auto\""},
       {"link.connections", "TALLY_LINK_CONNECTIONS", "2", "3", "4", "2", "3", "4"},
       {"bucket.cap", "TALLY_BUCKET_CAP", "\"1MiB\"", "2MiB", "4194304", "\"1MiB\"", "\"2MiB\"", "\"4MiB\""},
       {"link.rate", "TALLY_LINK_RATE", "1000000", "100mbit", "2.5gbit", "\"1mbit\"", "\"100mbit\"", "\"2500mbit\""},

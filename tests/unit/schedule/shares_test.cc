@@ -229,5 +229,21 @@ TEST(Shares, NoOtherSharesAreBetter) {
   }
 }
 
+// Of two workers each moves the gradient once whatever it owns; rates and sizes whose quotients round.
+TEST(Shares, AreThereWhereTheyChangeNothing) {
+  Placement placement;
+  placement.worker_nics = {0, 1};
+  placement.server_nics = {2, 2};
+  for (const double rate : {1.25e8, 1e9 / 3, 7.0}) {
+    for (const double bytes : {0.0, 4.0, 16380.0, 16388.0, 400012.0, 1e9 / 7}) {
+      placement.nic_bytes_per_s.assign(3, rate);
+      const ShareTable table = SolveShares(placement, OwnerSet::kWorkers, {bytes, bytes});
+      ASSERT_EQ(table.shares.size(), 2U) << rate << ", " << bytes;
+      EXPECT_NEAR(table.shares[0].share + table.shares[1].share, 1, 1e-9);
+      EXPECT_NEAR(table.seconds, bytes / rate, 1e-9 * (1 + bytes / rate));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tally

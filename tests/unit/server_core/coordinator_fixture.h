@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,9 +25,10 @@ inline std::string JobText(const std::string& mode, std::size_t servers, const s
 
 class CoordinatorFixture {
  public:
-  explicit CoordinatorFixture(decltype(CoordinatorOptions::advise_codec) advise_codec = nullptr)
-      : coordinator(
-            CoordinatorOptions{"tcp://h:70", "0.1", 7, std::chrono::seconds(5), std::move(advise_codec)}) {}
+  explicit CoordinatorFixture(decltype(CoordinatorOptions::advise_codec) advise_codec = nullptr,
+                              std::optional<BandwidthMatrix> matrix = std::nullopt)
+      : coordinator(CoordinatorOptions{"tcp://h:70", "0.1", 7, std::chrono::seconds(5), std::move(advise_codec), nullptr,
+                                       std::move(matrix)}) {}
 
   static JoinMessage WorkerJoin(std::uint32_t rank, std::uint32_t world, std::string text = JobText("ring", 0)) {
     JoinMessage join;

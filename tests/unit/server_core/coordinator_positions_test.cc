@@ -26,6 +26,35 @@ TEST_F(PositionsTest, PutNeighboursTogether) {
   }
 }
 
+// Slow between a and b, and between c and d.
+class MeasuredPositionsTest : public ::testing::Test, protected CoordinatorFixture {
+ protected:
+  MeasuredPositionsTest()
+      : CoordinatorFixture(nullptr, ParseBandwidthMatrix("a: 0 1 9 9\nb: 1 0 9 9\nc: 9 9 0 1\nd: 9 9 1 0\n").value()) {}
+
+  std::vector<std::uint32_t> PositionsOf(const std::vector<std::string>& nodes) {
+    const auto world = static_cast<std::uint32_t>(nodes.size());
+    for (std::uint32_t r = 0; r < world; ++r) {
+      JoinMessage join = WorkerJoin(r, world);
+      join.node = nodes[r];
+      Say(100 + r, join);
+    }
+    std::vector<std::uint32_t> positions;
+    for (const Member& member : Only<EpochMessage>(100).members) positions.push_back(member.position.value);
+    return positions;
+  }
+};
+
+TEST_F(MeasuredPositionsTest, AvoidSlowEdges) {
+  const std::vector<std::uint32_t> positions = PositionsOf({"a", "b", "c", "d"});
+  EXPECT_EQ(positions[0], 0U);
+  EXPECT_EQ(positions[1], 2U) << "not beside a";
+}
+
+TEST_F(MeasuredPositionsTest, AreThoseOfNodesWhereAHostWasNotMeasured) {
+  EXPECT_EQ(PositionsOf({"a", "b", "c", "e", "a"}), (std::vector<std::uint32_t>{0, 2, 3, 4, 1}));
+}
+
 // Shares, too, are by position: rank 1, whose NIC is slow, is at the last one.
 TEST_F(PositionsTest, SharesFollowTheNicOfWhoStandsThere) {
   const std::string text = JobText("ring", 0, "[compression]\ncodec = \"int8\"\n");

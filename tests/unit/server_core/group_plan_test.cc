@@ -111,7 +111,7 @@ TEST(GroupPlan, SmallGroupsAndOddNumbersHaveAnOwnerForEverySlab) {
       for (const std::uint64_t elements : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{65537}}) {
         for (const Mode mode : {Mode::kHybrid, Mode::kAuto, Mode::kPs}) {
           const auto layout = PlanGroup(Declared(workers, {elements, 3}), Job(mode, servers),
-                                        {{}, Separate(workers, servers)});
+                                        {{}, Separate(workers, servers), workers});
           ASSERT_TRUE(layout.ok()) << layout.status().ToString();
           double sum = 0;
           for (const auto& [owner, part] : Owned(*layout, workers)) {
@@ -129,7 +129,7 @@ TEST(GroupPlan, AutoTakesTheCheapestWayAndSaysWhy) {
   const auto planned = [](const Config& job, const Placement& placement, std::uint64_t elements) {
     PlanNotes notes;
     const auto workers = static_cast<std::uint32_t>(placement.worker_nics.size());
-    EXPECT_TRUE(PlanGroup(Declared(workers, {elements}), job, {{}, placement}, &notes).ok());
+    EXPECT_TRUE(PlanGroup(Declared(workers, {elements}), job, {{}, placement, workers}, &notes).ok());
     return notes;
   };
   const PlanNotes none = planned(Job(Mode::kAuto, 0), Separate(4, 0), 1 << 24);
@@ -144,8 +144,22 @@ TEST(GroupPlan, AutoTakesTheCheapestWayAndSaysWhy) {
   EXPECT_THAT(int8.reason, Not(HasSubstr("ring"))) << "a ring cannot carry it";
 
   PlanNotes here;  // on one machine
-  EXPECT_TRUE(PlanGroup(Declared(4, {1 << 20}), Job(Mode::kAuto, 2), {}, &here).ok());
+  EXPECT_TRUE(PlanGroup(Declared(4, {1 << 20}), Job(Mode::kAuto, 2), {{}, std::nullopt, 4}, &here).ok());
   EXPECT_EQ(here.exchange, "owners on workers") << "fewer bytes in all";
+}
+
+TEST(GroupPlan, AutoSumsInsideNodesFirstWhereWorkersShareThem) {
+  const auto planned = [](const Config& job) {
+    PlanNotes notes;
+    // Of each node one worker is placed: what others hand it crosses no NIC.
+    EXPECT_TRUE(PlanGroup(Declared(4, {1 << 24}), job, {{}, Separate(2, 0), 2}, &notes).ok());
+    return notes;
+  };
+  const PlanNotes notes = planned(Job(Mode::kAuto, 0));
+  EXPECT_EQ(notes.exchange, "node stages around owners on workers");
+  EXPECT_THAT(notes.reason, HasSubstr("4 workers share 2 nodes"));
+  EXPECT_THAT(notes.reason, HasSubstr("ring "));
+  EXPECT_THAT(notes.shares, HasSubstr("node 1 50 %"));
 }
 
 TEST(GroupPlan, ScheduleAutoTakesFewRoundsForSmallGroups) {

@@ -115,6 +115,10 @@ TEST(Mode, AutoIsOpenAndConnectsWhoMayOwn) {
     EXPECT_EQ(ExpandMode(With(Mode::kAuto, servers, "int8")).value().schedule, "") << "no schedule carries it";
   }
   EXPECT_EQ(DescribeExpansion(ExpandMode(With(Mode::kAuto, 2)).value()),
+            "node stages around auto: owners on servers, workers or both or schedule ring, for each group");
+  Config flat = With(Mode::kAuto, 2);
+  flat.aggregation.local = LocalStages::kOff;
+  EXPECT_EQ(DescribeExpansion(ExpandMode(flat).value()),
             "auto: owners on servers, workers or both or schedule ring, for each group");
   Config job = With(Mode::kRing, 0);
   job.aggregation.schedule = "auto";

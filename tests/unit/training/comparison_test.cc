@@ -8,6 +8,7 @@
 #include <set>
 
 #include "worker/cli/comparison_table.h"
+#include "worker/cli/prediction.h"
 #include "worker/cli/report.h"
 
 namespace tally::cli {
@@ -140,7 +141,7 @@ TEST(ComparisonJson, HasExactlyTheFieldsOfTheContract) {
   const Json json = ToJson(Comparison{.version = "1.2.3", .cpus = 2, .rate = "1gbit", .rows = {PsRow()}});
   std::set<std::string> top, keys;
   for (const auto& [key, value] : json.items()) top.insert(key);
-  EXPECT_EQ(top, (std::set<std::string>{"version", "host", "emulated_rate", "rows"}));
+  EXPECT_EQ(top, (std::set<std::string>{"version", "host", "emulated_rate", "median_prediction_error", "rows"}));
   EXPECT_EQ(json.at("host"), (Json{{"cpus", 2}}));
   EXPECT_EQ(json.at("emulated_rate"), "1gbit");
   const Json& row = json.at("rows").at(0);
@@ -149,7 +150,8 @@ TEST(ComparisonJson, HasExactlyTheFieldsOfTheContract) {
                       "mode", "exchange", "schedule", "codec", "error_feedback", "workers", "servers", "ps_placement",
                       "nics", "rate", "seed", "steps", "samples_per_s", "step_ms", "comm_exposed_ms", "comm_share",
                       "worker_sent_bytes_per_step", "worker_received_bytes_per_step", "server_received_bytes_per_step",
-                      "predicted_comm_ms", "measured_comm_ms", "comm_cpu_s", "peak_rss_mb", "residual_bytes",
+                      "predicted_comm_ms", "measured_comm_ms", "prediction_error", "comm_cpu_s", "peak_rss_mb",
+                      "residual_bytes",
                       "final_loss", "test_accuracy", "target", "time_to_target_s", "accuracy_curve",
                       "weights_sha256"}));
   EXPECT_EQ(row.at("mode"), "ps");
@@ -175,7 +177,7 @@ TEST(ComparisonJson, NullWhereThereIsNothing) {
 }
 
 TEST(PredictedComm, IsTheModelsTimeOfTheEncodedBytes) {
-  const std::vector<std::uint64_t> elements = {1 << 20};
+  const GradientShape elements = {{1 << 20}, {}};
   Setting setting = PsSetting();
   const double wire_ms = 4.0 * (1 << 20) / 1e9 * 8 * 1e3;
   // Four workers on two servers' NICs: 4/2 times the gradient.
@@ -190,6 +192,51 @@ TEST(PredictedComm, IsTheModelsTimeOfTheEncodedBytes) {
   EXPECT_LT(*PredictedCommMs(setting, std::nullopt, elements), dense / 3);
   setting.rate_bits = 0;
   EXPECT_FALSE(PredictedCommMs(setting, std::nullopt, elements).has_value());
+}
+
+MachineCosts FastMachine() {
+  MachineCosts machine;
+  machine.probe.cores = 2;
+  machine.probe.links = {{"tcp", 1e-6, 1e9, 1e9, {1e-6, 1e-12}}, {"zmq", 1e-6, 1e9, 1e9, {1e-6, 1e-12}},
+                         {"shm", 1e-6, 1e9, 1e9, {1e-6, 1e-12}}};
+  machine.codecs["none"] = {"none", 4, 1e-12, 1e-12, 1e-12};
+  machine.codecs["int8"] = {"int8", 1, 1e-12, 1e-12, 1e-12};
+  return machine;
+}
+
+TEST(PredictedComm, CountsCoresWhereTheyAreSlowerThanTheWire) {
+  const GradientShape shape = {{1 << 20, 1 << 20}, {{1}, {0}}};
+  Setting setting = PsSetting();
+  MachineCosts machine = FastMachine();
+  const double wire = *PredictedCommMs(setting, std::nullopt, shape);
+  const double fast = *PredictedCommMs(setting, std::nullopt, shape, &machine);
+  // The last 256 KiB go to four workers when all else is done.
+  EXPECT_NEAR(fast, wire + 4 * 262144 / 1e9 * 8 * 1e3, 0.02 * wire);
+  // Four workers encode on two cores.
+  machine.codecs["none"].encode_s = 1e-6;
+  EXPECT_GT(*PredictedCommMs(setting, std::nullopt, shape, &machine), 4 * 2 * (1 << 20) * 1e-6 / 2 * 1e3);
+  // On loopback cores are all there is, and nothing is known of a codec that could not be measured.
+  setting.rate_bits = 0;
+  setting.rate.clear();
+  EXPECT_GT(*PredictedCommMs(setting, std::nullopt, shape, &machine), 4 * 2 * (1 << 20) * 1e-6 / 2 * 1e3);
+  machine.codecs.erase("none");
+  EXPECT_FALSE(PredictedCommMs(setting, std::nullopt, shape, &machine).has_value());
+}
+
+TEST(PredictedComm, ErrorsAreOfAllRowsThatHaveOne) {
+  std::vector<Row> rows(4);
+  const double measured[] = {10, 10, 10, 10};
+  const std::optional<double> predicted[] = {10.5, 7, std::nullopt, 12};
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    rows[i].measured_comm_ms = measured[i];
+    rows[i].predicted_comm_ms = predicted[i];
+  }
+  const Comparison comparison{.version = "1", .cpus = 2, .rate = "", .rows = rows};
+  EXPECT_NEAR(*MedianPredictionError(comparison), 0.2, 1e-12);
+  EXPECT_NEAR(*rows[1].PredictionError(), 0.3, 1e-12);
+  EXPECT_FALSE(rows[2].PredictionError().has_value());
+  EXPECT_FALSE(MedianPredictionError(Comparison{}).has_value());
+  EXPECT_TRUE(ToJson(Comparison{}).at("median_prediction_error").is_null());
 }
 
 TEST(BusiestNic, AddsRolesThatShareOne) {
