@@ -378,7 +378,7 @@ TEST(Collective, ALateRankIsWaitedForWithinTheCredit) {
 // Rank 1 has all of a broadcast at once and needs four seconds to send it on; it leaves meanwhile. The coordinator, which
 // waits for leavers no longer than membership.dead, is a server here.
 TEST(Collective, ALeaverSendsOnWhatItHas) {
-  ClusterOptions options = JobSetting{"", 1, {"aggregation.mode=ps"}}.Options(3);
+  ClusterOptions options = JobSetting{"", 1, {"aggregation.mode=ps", "membership.dead=3s"}}.Options(3);
   options.rank_settings = [](std::uint32_t rank) {
     return rank == 1 ? std::vector<std::string>{"link.rate=2mbit"} : std::vector<std::string>{};
   };

@@ -33,7 +33,7 @@ int HoldPort(std::uint16_t* port) {
 std::vector<std::string> BaseSettings() {
   return {"job.name=test",
           "membership.heartbeat=250ms",
-          "membership.dead=" + Seconds(3),
+          "membership.dead=" + Seconds(10),  // a busy machine stops for a few; fault_test has its own, shorter one
           "membership.join_timeout=" + Seconds(20),
           "step.timeout=" + Seconds(20),
           "log.level=error",

@@ -23,7 +23,7 @@ class Inbox : public LinkHandler {
   std::set<Link*> used;
 };
 
-class DataLinksTest : public LinkTest {
+class NeighbourLinksTest : public LinkTest {
  protected:
   void SetUp() override {
     Use("tcp");
@@ -64,7 +64,7 @@ class DataLinksTest : public LinkTest {
   Status error;
 };
 
-TEST_F(DataLinksTest, LeadToTheMemberAndShareItsFrames) {
+TEST_F(NeighbourLinksTest, LeadToTheMemberAndShareItsFrames) {
   const std::vector<std::string> endpoints = Start("127.0.0.3");
   links[1]->Dial(transport.get(), first, endpoints, 3, seconds(20));
   ASSERT_TRUE(RunUntil(loop, [&] { return links[1]->complete(first, 3) && links[0]->complete(second, 3); }));
@@ -80,7 +80,7 @@ TEST_F(DataLinksTest, LeadToTheMemberAndShareItsFrames) {
   EXPECT_TRUE(error.ok()) << error.ToString();
 }
 
-TEST_F(DataLinksTest, NoWayIsToldOnce) {
+TEST_F(NeighbourLinksTest, NoWayIsToldOnce) {
   const std::vector<std::string> endpoints = Start("127.0.0.3");
   links[1]->Dial(transport.get(), first, {endpoints[0], "tcp://127.0.0.4:1"}, 2, milliseconds(300));
   ASSERT_TRUE(RunUntil(loop, [&] { return !error.ok(); }));
@@ -88,7 +88,7 @@ TEST_F(DataLinksTest, NoWayIsToldOnce) {
   EXPECT_FALSE(links[1]->complete(first, 1));
 }
 
-TEST_F(DataLinksTest, MeasuringLeavesNoLinks) {
+TEST_F(NeighbourLinksTest, MeasuringLeavesNoLinks) {
   const std::vector<std::string> endpoints = Start("127.0.0.3");
   MeasuredMessage measured;
   bool done = false;
@@ -103,7 +103,7 @@ TEST_F(DataLinksTest, MeasuringLeavesNoLinks) {
   EXPECT_TRUE(inbox[0].steps.empty());
 }
 
-TEST_F(DataLinksTest, AProbeOfNoMemberIsRefused) {
+TEST_F(NeighbourLinksTest, AProbeOfNoMemberIsRefused) {
   const std::vector<std::string> endpoints = Start("127.0.0.3");
   LinkIdentity stranger = Self(1);
   stranger.probe = true;
