@@ -329,6 +329,20 @@ VerdictMessage Read(schema::Verdict::Reader from, Checker& check) {
           check.Words(from.getReason(), "verdict reason")};
 }
 
+std::uint32_t ReadConnections(std::uint32_t connections, Checker& check) {
+  check.Check(connections >= 1 && connections <= kMaxLinkConnections, "number of connections");
+  return connections;
+}
+
+void Write(const MeasuredMessage& from, schema::Measured::Builder to) {
+  to.setBytesPerSecond(from.bytes_per_s);
+  to.setConnections(from.connections);
+}
+
+MeasuredMessage Read(schema::Measured::Reader from, Checker& check) {
+  return {ReadRate(from.getBytesPerSecond(), "measured rate", check), ReadConnections(from.getConnections(), check)};
+}
+
 ControlMessage Read(schema::ControlMessage::Reader from, Checker& check, Status* unknown) {
   switch (from.which()) {
     case schema::ControlMessage::JOIN: return Read(from.getJoin(), check);
@@ -343,6 +357,8 @@ ControlMessage Read(schema::ControlMessage::Reader from, Checker& check, Status*
     case schema::ControlMessage::FAILURE: return Read(from.getFailure(), check);
     case schema::ControlMessage::LEAVE: return LeaveMessage{check.Words(from.getLeave(), "leave")};
     case schema::ControlMessage::RELOAD: return ReloadMessage{check.Document(from.getReload(), "reload")};
+    case schema::ControlMessage::MEASURED: return Read(from.getMeasured(), check);
+    case schema::ControlMessage::LINKS: return LinksMessage{ReadConnections(from.getLinks().getConnections(), check)};
   }
   *unknown = Unsupported("control message of kind " + std::to_string(static_cast<unsigned>(from.which())) +
                          ", unknown to this version");
@@ -364,6 +380,8 @@ struct Writer {
   void operator()(const FailureMessage& m) { Write(m, to.initFailure()); }
   void operator()(const LeaveMessage& m) { to.setLeave(m.reason); }
   void operator()(const ReloadMessage& m) { to.setReload(m.text); }
+  void operator()(const MeasuredMessage& m) { Write(m, to.initMeasured()); }
+  void operator()(const LinksMessage& m) { to.initLinks().setConnections(m.connections); }
 };
 
 }  // namespace

@@ -156,9 +156,23 @@ struct ReloadMessage {
   bool operator==(const ReloadMessage&) const = default;
 };
 
+inline constexpr std::uint32_t kMaxLinkConnections = 64;  // to one neighbour
+
+// What a worker has found between its host and another one (common/transport/connection_probe.h).
+struct MeasuredMessage {
+  double bytes_per_s = 0;  // 0: nothing
+  std::uint32_t connections = 1;
+  bool operator==(const MeasuredMessage&) const = default;
+};
+struct LinksMessage {
+  std::uint32_t connections = 1;  // to each neighbour
+  bool operator==(const LinksMessage&) const = default;
+};
+
 using ControlMessage =
     std::variant<JoinMessage, RefusedMessage, WaitingMessage, EpochMessage, DeclareMessage, LayoutMessage,
-                 PreparedMessage, VerdictMessage, HeartbeatMessage, FailureMessage, LeaveMessage, ReloadMessage>;
+                 PreparedMessage, VerdictMessage, HeartbeatMessage, FailureMessage, LeaveMessage, ReloadMessage,
+                 MeasuredMessage, LinksMessage>;
 
 // May be longer than kMaxControlBytes where a layout is huge: whoever sends it compares.
 std::vector<std::byte> EncodeControl(const ControlMessage& message);

@@ -44,7 +44,7 @@ void Load(List from, std::vector<std::uint32_t>* to) {
 
 Status Read(schema::Header::Reader from, FrameHeader* to) {
   const auto kind = static_cast<std::uint16_t>(from.getKind());
-  if (kind > static_cast<std::uint16_t>(FrameKind::kNodeReply)) return Wrong("kind", kind);
+  if (kind > static_cast<std::uint16_t>(FrameKind::kProbe)) return Wrong("kind", kind);
   if (from.getRole() > static_cast<std::uint8_t>(Role::kServer)) return Wrong("role", from.getRole());
   if ((from.getFlags() & ~kKnownFlags) != 0) return Wrong("flags", from.getFlags());
   if (!std::isfinite(from.getWeight()) || from.getWeight() < 0) return Corrupt("frame header: weight is not >= 0");

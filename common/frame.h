@@ -23,7 +23,7 @@ inline constexpr std::uint16_t kProtocolVersion = 1;
 enum class Role : std::uint8_t { kWorker = 0, kServer = 1 };
 
 enum class FrameKind : std::uint8_t { kHello, kWelcome, kPush, kReply, kPartial, kTotal, kControl, kCredit,
-                                       kNodePush, kNodeReply };
+                                       kNodePush, kNodeReply, kProbe };
 
 enum FrameFlags : std::uint16_t {
   kFlagNonFinite = 1,          // the slab (alone in its frame, empty payload; in a schedule: in the data) is void

@@ -19,6 +19,8 @@ struct ControlMessage {
     failure @9 :Failure;         # the job or a step can't go on; sent up by a member, down to all
     leave @10 :Text;             # a member's farewell, with the reason
     reload @11 :Text;            # hot configuration keys, as TOML
+    measured @12 :Measured;      # a worker's to the coordinator, if link.connections leaves their number open
+    links @13 :Links;            # the coordinator's answer to all, once it has heard enough of them
   }
 }
 
@@ -39,6 +41,15 @@ struct Join {
   nicBytesPerSecond @13 :Float64;  # of the NIC that its data links use, in each direction; 0: not known
   nic @14 :Text;                 # tells the NICs of a node apart
   switchPath @15 :Text;          # switches above its machine from the top down, "spine1/leaf3"; empty: not known
+}
+
+struct Measured {
+  bytesPerSecond @0 :Float64;    # to another host, with as many connections as served best; 0: could not be measured
+  connections @1 :UInt32;        # the fewest that came near it
+}
+
+struct Links {
+  connections @0 :UInt32;        # to each neighbour
 }
 
 struct Failure {

@@ -15,6 +15,7 @@ enum FrameKind {
   credit @7;    # a transport's own flow control, if it needs any
   nodePush @8;  # inside a node: fp32 gradients for the position that carries the slabs, or where they lie
   nodeReply @9; # inside a node: its answer, to every position of the node
+  probe @10;    # bytes that only measure, on connections of their own; empty: its receipt
 }
 
 struct Header {

@@ -127,19 +127,27 @@ Status Server::Begin() {
 Status Server::ListenForData(const EndpointParts& where, const LinkOptions& options) {
   links_ = std::make_unique<DataLinks>(&loop_, this, logger_, config_.link.egress_bytes);
   const std::string listen_host = where.host.find(':') == std::string::npos ? where.host : "[" + where.host + "]";
-  TALLY_ASSIGN_OR_RETURN(const std::string host, DataAddress(config_.server.data_bind, config_.network.interfaces,
-                                                             config_.network.insecure, listen_host));
-  nic_host_ = host;
+  TALLY_ASSIGN_OR_RETURN(const std::vector<std::string> hosts,
+                         DataAddresses(config_.server.data_bind, config_.network.interfaces, config_.network.insecure,
+                                       listen_host));
+  nic_host_ = hosts.front();
   TALLY_ASSIGN_OR_RETURN(switch_path_, OwnSwitchPath(config_.topology));
   LinkIdentity self;
   self.role = Role::kServer;
   self.index = config_.server.index;
   self.incarnation = incarnation_;
-  for (std::uint32_t i = 0; i < std::max(config_.server.data_endpoints, 1U); ++i) {
-    TALLY_ASSIGN_OR_RETURN(
-        std::string endpoint,
-        links_->Listen(data_transport_.get(), config_.servers.transport + "://" + host + ":0", self));
-    data_endpoints_.push_back(std::move(endpoint));
+  for (const std::string& host : hosts) {
+    for (std::uint32_t i = 0; i < std::max(config_.server.data_endpoints, 1U); ++i) {
+      Result<std::string> endpoint =
+          links_->Listen(data_transport_.get(), config_.servers.transport + "://" + host + ":0", self);
+      if (endpoint.ok()) {
+        data_endpoints_.push_back(std::move(endpoint).value());
+      } else if (host == hosts.front()) {
+        return endpoint.status();
+      } else {
+        logger_->Debug("not listening at one of this machine's addresses", {{"why", endpoint.status().text()}});
+      }
+    }
   }
   if (pool_.shared() == nullptr) return Status::Ok();
   TALLY_ASSIGN_OR_RETURN(shm_transport_, MakeTransport("shm", &loop_, &pool_, options));
@@ -216,7 +224,7 @@ void Server::OnEpoch(EpochMessage message) {
                                     static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)) / 2;
   host.send = [this](Position p, std::uint32_t key, const FrameHeader& header, std::span<const std::byte> payload,
                      BufferRef hold) {
-    links_->Send({Role::kWorker, nodes_.worker_at(key, p).value}, key, header, payload, std::move(hold));
+    links_->Send({Role::kWorker, nodes_.worker_at(key, p).value}, header, payload, std::move(hold));
   };
   owner_host_ = std::make_unique<OwnerHost>(host, &pool_);
   running_ = true;

@@ -40,6 +40,8 @@ struct ClientStats {
   std::uint64_t frames_sent = 0, frames_received = 0;
   std::uint64_t steps_committed = 0, steps_skipped = 0;
   std::uint64_t pool_allocations = 0;                    // blocks the engine took from the system
+  std::uint32_t connections = 0;                         // to each neighbour on another host
+  double measured_bytes_per_s = 0;                       // to one of them as the job began; 0: not by this worker
   double engine_cpu_s = 0;                               // CPU time of the engine thread
   std::uint64_t saturated = 0;                           // numbers pushed that were beyond their codec's 16 bits
   double residual_l1 = 0;

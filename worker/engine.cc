@@ -26,7 +26,6 @@ namespace {
 
 constexpr Nanos kShareBound = std::chrono::seconds(5);
 constexpr std::uint64_t kPoolBytes = std::uint64_t{1} << 30;
-constexpr Nanos kContinueLater = std::chrono::microseconds(100);
 
 std::string HostName() {
   char name[256] = "unknown";
@@ -262,6 +261,7 @@ void Engine::OnEpoch(EpochMessage message) {
   FindPeers();
   MakeOwnerHost();
   MakeStandalone();
+  MeasureLinks();
   DialPeers();
   CheckJoined();
 }
@@ -282,7 +282,7 @@ void Engine::MakeOwnerHost() {
   host.senders = workers_;
   host.send = [this](Position p, std::uint32_t key, const FrameHeader& header, std::span<const std::byte> payload,
                      BufferRef hold) {
-    links_->Send({Role::kWorker, nodes_.worker_at(key, p).value}, key, header, payload, std::move(hold));
+    links_->Send({Role::kWorker, nodes_.worker_at(key, p).value}, header, payload, std::move(hold));
   };
   if (nodes_.shared()) {
     host.carries = [this](std::uint32_t slab) { return nodes_.carrier(slab, nodes_.node_of(position_)) == position_; };
@@ -303,19 +303,19 @@ void Engine::MakeOwnerHost() {
 }
 
 // Of two workers the one with the higher position dials; servers are always dialled.
+bool Engine::Dials(OwnerRef peer) const { return peer.role == Role::kServer || peer.index < position_.value; }
+
 void Engine::DialPeers() {
   for (const OwnerRef peer : peers_) {
-    if (peer.role == Role::kServer || peer.index < position_.value) Dial(peer, loaded_.config.link.connections);
+    if (Dials(peer)) Dial(peer, std::max(ConnectionsTo(peer), 1U));
     if (failed_) return;
   }
 }
 
 // In memory if the member is on this node and that can be done.
 void Engine::Dial(OwnerRef peer, std::uint32_t connections) {
-  const auto member = std::find_if(epoch_.members.begin(), epoch_.members.end(), [&](const Member& m) {
-    return m.role == peer.role && (m.role == Role::kServer ? m.index : m.position.value) == peer.index;
-  });
-  if (member == epoch_.members.end()) {
+  const Member* member = FindMember(peer);
+  if (member == nullptr) {
     Fail(Mismatch("the epoch names no member for a peer that the exchange needs"));
     return;
   }
@@ -336,16 +336,10 @@ void Engine::Dial(OwnerRef peer, std::uint32_t connections) {
 
 void Engine::DialMember(OwnerRef peer, const Member& member, std::uint32_t connections) {
   const Config& c = loaded_.config;
-  std::vector<std::string> endpoints = member.endpoints;
-  std::erase_if(endpoints, [](const std::string& e) {
-    return e.starts_with(kNodeMemoryScheme) || e.starts_with(kShmScheme);
-  });
-  // A peer on another host whose own name resolves to loopback publishes an address that only it can reach.
-  for (const std::string& endpoint : coordinator_is_local_ ? std::vector<std::string>{} : endpoints) {
-    const Result<EndpointParts> parts = ParseEndpoint(endpoint);
-    if (!parts.ok() || !IsLoopbackAddress(parts->host)) continue;
-    Fail(Mismatch(Describe(member) + " published the loopback address " + endpoint +
-                  ", which other hosts cannot reach: set " +
+  const std::vector<std::string> endpoints = WaysTo(member);
+  if (endpoints.empty() && !member.endpoints.empty()) {
+    Fail(Mismatch(Describe(member) + " published only addresses that other hosts cannot reach (" +
+                  member.endpoints.front() + "): set " +
                   (peer.role == Role::kServer ? "server.listen or server.data_bind" : "worker.bind") +
                   " there to an address of its network"));
     return;
@@ -357,7 +351,8 @@ void Engine::DialMember(OwnerRef peer, const Member& member, std::uint32_t conne
 void Engine::CheckJoined() {
   if (joined_ || epoch_.epoch.value == 0) return;
   for (const OwnerRef peer : peers_) {
-    if (!links_->complete(peer, loaded_.config.link.connections)) return;
+    const std::uint32_t connections = ConnectionsTo(peer);
+    if (connections == 0 || !links_->complete(peer, connections)) return;
   }
   joined_ = true;
   if (!open_) {
@@ -587,7 +582,7 @@ void Engine::CheckStep(std::uint32_t id, bool in_flight, std::uint64_t progress,
   }
 }
 
-Status Engine::Send(OwnerRef to, std::uint32_t key, const FrameHeader& header, std::span<const std::byte> payload,
+Status Engine::Send(OwnerRef to, std::uint32_t, const FrameHeader& header, std::span<const std::byte> payload,
                     BufferRef hold) {
   if (to.role == Role::kWorker && to.index == position_.value) {
     // const_cast: shared or wrapped as const, so the owner only reads (see Frame).
@@ -598,7 +593,7 @@ Status Engine::Send(OwnerRef to, std::uint32_t key, const FrameHeader& header, s
     own_push_.hold.Reset();
     return status;
   }
-  links_->Send(to, key, header, payload, std::move(hold));
+  links_->Send(to, header, payload, std::move(hold));
   return Status::Ok();
 }
 
@@ -613,15 +608,10 @@ void Engine::Prepared(const PreparedMessage& message) {
 
 void Engine::Verdict(const VerdictMessage& verdict) { owner_host_->OnVerdict(verdict); }
 
-void Engine::PostContinue(GroupRuntime* group, bool later) {
-  const auto run = [this, group] {
+void Engine::PostContinue(GroupRuntime* group) {
+  loop_.Post([this, group] {
     if (!failed_) group->Continue();
-  };
-  if (later) {
-    loop_.After(kContinueLater, run);
-  } else {
-    loop_.Post(run);
-  }
+  });
 }
 
 // ---- failure ---------------------------------------------------------------------------------------------------------

@@ -73,13 +73,14 @@ class Engine final : public LinkHandler,
   void OnEpoch(EpochMessage message) override;
   void OnLayout(LayoutMessage message) override;
   void OnVerdict(const VerdictMessage& verdict) override;
+  void OnLinks(const LinksMessage& links) override;
   void OnJobFailed(const Status& why) override;
   void OnPeerLeft(const std::string& who) override;
   Status Send(OwnerRef to, std::uint32_t key, const FrameHeader& header, std::span<const std::byte> payload,
               BufferRef hold) override;
   void Prepared(const PreparedMessage& message) override;
   void Verdict(const VerdictMessage& verdict) override;
-  void PostContinue(GroupRuntime* group, bool later) override;
+  void PostContinue(GroupRuntime* group) override;
   void Fail(const Status& why) override;
   bool Reach(Position peer) override;
   void Wake() override;
@@ -105,8 +106,13 @@ class Engine final : public LinkHandler,
   std::string OwnNode() const;
   Status ListenForPeers(const std::string& own_address, std::string* nic_host);
   void FindPeers();
+  const Member* FindMember(OwnerRef peer) const;
+  std::vector<std::string> WaysTo(const Member& member) const;
+  std::uint32_t ConnectionsTo(OwnerRef peer) const;
+  void MeasureLinks();
   void MakeOwnerHost();
   void MakeStandalone();
+  bool Dials(OwnerRef peer) const;
   void DialPeers();
   void DialMember(OwnerRef peer, const Member& member, std::uint32_t connections);
   std::string Over(Role peers) const;
@@ -175,6 +181,8 @@ class Engine final : public LinkHandler,
   std::unique_ptr<Membership> membership_;
   std::vector<std::string> data_endpoints_;
   std::vector<OwnerRef> peers_;           // that need links
+  std::uint32_t connections_ = 0;         // to each on another host, if the configuration leaves it open; 0: not known yet
+  double measured_bytes_per_s_ = 0;       // to one of them; 0: not measured by this worker
   std::set<std::uint32_t> dialled_;       // positions, when a collective first wanted them
   EpochMessage epoch_;
   Positions positions_;                   // of the epoch

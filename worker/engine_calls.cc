@@ -397,6 +397,8 @@ ClientStats Engine::Stats() {
     stats->steps_committed = committed_;
     stats->steps_skipped = skipped_;
     stats->pool_allocations = pool_.stats().allocations;
+    stats->connections = loaded_.config.link.connections != 0 ? loaded_.config.link.connections : connections_;
+    stats->measured_bytes_per_s = measured_bytes_per_s_;
     for (const auto& [id, group] : groups_) {
       stats->saturated += group->saturated();
       stats->residual_l1 += group->feedback().L1();

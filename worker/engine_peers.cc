@@ -1,14 +1,19 @@
 // The side of the engine that knows whom this worker exchanges frames with: by the mode, and by standalone collectives.
+#include <algorithm>
 #include <numeric>
 #include <set>
 
 #include "common/schedule/schedule.h"
 #include "common/transport/interfaces.h"
+#include "common/transport/local_address.h"
+#include "common/transport/unix_sockets.h"
+#include "server/core/measurements.h"
 #include "worker/engine.h"
 
 namespace tally {
 namespace {
 
+constexpr Nanos kFindPeer = std::chrono::seconds(2);  // less than the coordinator waits for what is measured
 constexpr double kUsualBytesPerS = 1.25e9;  // of a NIC that nobody says anything of: 10 Gbit/s
 
 }  // namespace
@@ -22,12 +27,21 @@ Status Engine::ListenForPeers(const std::string& own_address, std::string* nic_h
   self.index = c.worker.rank;
   self.incarnation = incarnation_;
   const auto listen = [&]() -> Status {
-    TALLY_ASSIGN_OR_RETURN(const std::string bind, DataAddress(c.worker.bind, c.network.interfaces, c.network.insecure,
-                                                               own_address));
-    TALLY_ASSIGN_OR_RETURN(const std::string endpoint,
-                           links_->Listen(worker_transport_.get(), c.link.transport + "://" + bind + ":0", self));
-    if (needed) *nic_host = bind;
-    data_endpoints_.push_back(endpoint);
+    TALLY_ASSIGN_OR_RETURN(
+        const std::vector<std::string> hosts,
+        DataAddresses(c.worker.bind, c.network.interfaces, c.network.insecure, own_address));
+    for (const std::string& host : hosts) {
+      const Result<std::string> endpoint =
+          links_->Listen(worker_transport_.get(), c.link.transport + "://" + host + ":0", self);
+      if (endpoint.ok()) {
+        data_endpoints_.push_back(*endpoint);
+      } else if (host == hosts.front()) {
+        return endpoint.status();
+      } else {
+        logger_->Debug("not listening at one of this machine's addresses", {{"why", endpoint.status().text()}});
+      }
+    }
+    if (needed) *nic_host = hosts.front();
     return Status::Ok();
   };
   const Status status = listen();
@@ -76,6 +90,64 @@ void Engine::FindPeers() {
     }
   }
   peers_.assign(peers.begin(), peers.end());
+}
+
+// How many connections a peer gets, 0: that is still being measured. One where nothing limits a flow but this machine.
+std::uint32_t Engine::ConnectionsTo(OwnerRef peer) const {
+  const Config& c = loaded_.config;
+  if (c.link.connections != 0) return c.link.connections;
+  const std::string& transport = peer.role == Role::kServer ? c.servers.transport : c.link.transport;
+  const Member* member = FindMember(peer);
+  if (transport != "tcp" || member == nullptr || member->node == OwnNode()) return 1;
+  return connections_;
+}
+
+// With the first connections on their way: what several would bring. The coordinator hears of it and answers all.
+void Engine::MeasureLinks() {
+  const Config& c = loaded_.config;
+  const std::vector<Measurement> measurements = Measurements(epoch_.members, c);
+  if (measurements.empty()) {
+    connections_ = 1;
+    return;
+  }
+  const auto own = std::ranges::find(measurements, rank(), &Measurement::by);
+  if (own == measurements.end()) return;
+  Transport* transport = own->to.role == Role::kServer ? server_transport_.get() : worker_transport_.get();
+  links_->Measure(transport, own->to, WaysTo(*FindMember(own->to)), kFindPeer, [this](const MeasuredMessage& measured) {
+    measured_bytes_per_s_ = measured.bytes_per_s;
+    logger_->Debug("measured", {{"bytes_per_s", measured.bytes_per_s}, {"connections", measured.connections}});
+    membership_->Send(measured);
+  });
+}
+
+void Engine::OnLinks(const LinksMessage& links) {
+  if (connections_ != 0 || epoch_.epoch.value == 0 || failed_) return;
+  connections_ = links.connections;
+  logger_->Info("connections to each neighbour on another host",
+                {{"connections", connections_}, {"measured_bytes_per_s", measured_bytes_per_s_}});
+  for (const OwnerRef peer : peers_) {
+    const std::uint32_t wanted = ConnectionsTo(peer);
+    if (Dials(peer) && wanted > 1) Dial(peer, wanted - 1);
+  }
+  CheckJoined();
+}
+
+const Member* Engine::FindMember(OwnerRef peer) const {
+  const auto member = std::ranges::find_if(epoch_.members, [&](const Member& m) {
+    return m.role == peer.role && (m.role == Role::kServer ? m.index : m.position.value) == peer.index;
+  });
+  return member == epoch_.members.end() ? nullptr : &*member;
+}
+
+// The member's endpoints that a socket can reach from here: no loopback addresses if this is a job of several hosts.
+std::vector<std::string> Engine::WaysTo(const Member& member) const {
+  std::vector<std::string> endpoints = member.endpoints;
+  std::erase_if(endpoints, [this](const std::string& e) {
+    if (e.starts_with(kNodeMemoryScheme) || e.starts_with(kShmScheme)) return true;
+    const Result<EndpointParts> parts = ParseEndpoint(e);
+    return !coordinator_is_local_ && parts.ok() && IsLoopbackAddress(parts->host);
+  });
+  return endpoints;
 }
 
 void Engine::MakeStandalone() {

@@ -41,7 +41,7 @@ class ExchangeEnvironment {
   // Sends to a server or a position; to this process itself only pushes are sent (to its own owner). Errors: no link.
   virtual Status Send(OwnerRef to, std::uint32_t key, const FrameHeader& header, std::span<const std::byte> payload,
                       BufferRef hold) = 0;
-  // Runs `Exchange::Continue` soon, after other events had their turn.
+  // Runs `Exchange::Continue` soon, after other events had their turn. Any thread.
   virtual void ContinueSoon() = 0;
 };
 
@@ -69,8 +69,9 @@ class Exchange {
   // frame. Errors: kCorrupt: the sender broke the protocol.
   virtual Status OnFrame(Frame& frame) = 0;
   virtual Status Continue() = 0;
-  // True while sends may still read Output memory (a caller's own, which it may write after the call returns).
-  virtual bool draining() const = 0;
+  // True while sends may still read Output memory (a caller's own, which it may write after the call returns); ContinueSoon
+  // follows when they no longer do.
+  virtual bool Draining() = 0;
   // "reply of slab 17 from server 1", at most `max_items`.
   virtual std::string Missing(std::size_t max_items) const = 0;
 };

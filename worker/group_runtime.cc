@@ -460,10 +460,7 @@ void GroupRuntime::Continue() {
 void GroupRuntime::FinishIfComplete() {
   if (!open_ || broken_ || unfinished_ != 0) return;
   if (options_.collective) {
-    if (wire_->exchanges[0]->draining()) {
-      environment_->PostContinue(this, true);
-      return;
-    }
+    if (wire_->exchanges[0]->Draining()) return;
     CloseStep(true);
     return;
   }
@@ -603,6 +600,6 @@ Status GroupRuntime::Send(OwnerRef to, std::uint32_t key, const FrameHeader& hea
   return environment_->Send(to, key, header, payload, std::move(hold));
 }
 
-void GroupRuntime::ContinueSoon() { environment_->PostContinue(this, false); }
+void GroupRuntime::ContinueSoon() { environment_->PostContinue(this); }
 
 }  // namespace tally

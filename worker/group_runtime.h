@@ -37,8 +37,8 @@ class GroupEnvironment {
                       BufferRef hold) = 0;
   virtual void Prepared(const PreparedMessage& message) = 0;
   virtual void Verdict(const VerdictMessage& verdict) = 0;  // to owners in this process
-  // Calls group->Continue() from the loop: next turn, or a moment later.
-  virtual void PostContinue(GroupRuntime* group, bool later) = 0;
+  // Calls group->Continue() from the loop, in its next turn. Any thread.
+  virtual void PostContinue(GroupRuntime* group) = 0;
   virtual void Fail(const Status& why) = 0;
 };
 

@@ -43,7 +43,7 @@ class NodeExchange final : public Exchange, private ExchangeEnvironment {
   Status StartBucket(std::uint32_t bucket) override;
   Status OnFrame(Frame& frame) override;
   Status Continue() override;
-  bool draining() const override { return between_ != nullptr && between_->draining(); }
+  bool Draining() override { return between_ != nullptr && between_->Draining(); }
   std::string Missing(std::size_t max_items) const override;
 
  private:

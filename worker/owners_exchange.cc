@@ -98,7 +98,7 @@ class OwnersExchange final : public Exchange {
     return Continue();
   }
 
-  bool draining() const override { return false; }  // only inputs are sent from, and replies have read them
+  bool Draining() override { return false; }  // only inputs are sent from, and replies have read them
 
   std::string Missing(std::size_t max_items) const override {
     std::string text;

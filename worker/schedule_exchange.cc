@@ -77,7 +77,12 @@ class ScheduleExchange final : public Exchange, private ScheduleActions {
     return executor_.OnFrame(f, frame);
   }
 
-  bool draining() const override { return draining_ != 0; }
+  bool Draining() override {
+    awaited_ = true;
+    if (draining_ != 0) return true;  // who makes that zero wakes us
+    awaited_ = false;
+    return false;
+  }
 
   std::string Missing(std::size_t max_items) const override { return executor_.Missing(max_items); }
 
@@ -234,8 +239,11 @@ class ScheduleExchange final : public Exchange, private ScheduleActions {
     if (state.total) return SendFrame(planned, peer, state.total.bytes().first(planned.payload_bytes), state.total, flag);
     const auto bytes = AsBytes(environment_->Output(planned.slabs.front()), planned.elements);
     ++draining_;
-    const Release sent{[](void* context, std::uint64_t) { --static_cast<ScheduleExchange*>(context)->draining_; }, this,
-                       0};
+    const Release sent{[](void* context, std::uint64_t) {
+                         auto* self = static_cast<ScheduleExchange*>(context);
+                         if (--self->draining_ == 0 && self->awaited_.exchange(false)) self->environment_->ContinueSoon();
+                       },
+                       this, 0};
     return SendFrame(planned, peer, bytes, pool_->WrapConst(bytes, sent), flag);
   }
 
@@ -261,6 +269,7 @@ class ScheduleExchange final : public Exchange, private ScheduleActions {
   std::vector<FrameState> states_;                   // by planned frame
   std::vector<float> scratch_;
   std::atomic<std::uint64_t> draining_{0};
+  std::atomic<bool> awaited_{false};  // that it is zero
   FrameHeader header_;
   double declared_ = 1;
 };

@@ -98,7 +98,7 @@ struct Config {
     bool shm = true;                    // process scope
     double rate_bits = 0;               // process scope; 0 = unpaced
     std::string nic;                    // process scope; name shared by processes on one emulated NIC
-    std::uint32_t connections = 1;      // job scope, per neighbour
+    std::uint32_t connections = 0;      // job scope, per neighbour; 0 = measured as the job starts
     std::string payload_crc = "auto";   // job scope: auto | on | off
     std::uint64_t socket_buffer_bytes = 0;
     std::uint64_t frame_bytes = 262144; // job scope: payload that small slabs are packed to

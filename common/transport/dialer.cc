@@ -24,6 +24,8 @@ constexpr Nanos kLongestPause = milliseconds(500);
 // With several addresses a black hole must not hold up the good one (a name with a dead IPv6 address).
 constexpr Nanos kTryTimeout = milliseconds(1000);
 constexpr std::size_t kMaxAddresses = 16;
+// Whoever probes asks again for as long as the answer matters, and lets go of the other addresses once one has given it.
+constexpr Nanos kProbeTimeout = milliseconds(1000);
 
 }  // namespace
 
@@ -37,7 +39,7 @@ class Dialer::Attempts : public std::enable_shared_from_this<Attempts> {
         self_(Name(self)),
         socket_buffer_bytes_(options.socket_buffer_bytes),
         started_(loop->Now()),
-        deadline_(started_ + options.connect_timeout),
+        deadline_(started_ + (self.probe ? std::min(options.connect_timeout, kProbeTimeout) : options.connect_timeout)),
         done_(std::move(done)),
         resolver_(loop->impl().io),
         socket_(loop->impl().io) {}

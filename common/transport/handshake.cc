@@ -14,7 +14,7 @@ FrameHeader HandshakeHeader(FrameKind kind, const LinkIdentity& self) {
   header.incarnation = self.incarnation;
   header.role = self.role;
   header.position = self.index;
-  header.bucket = BucketId{self.control ? 1U : 0U};
+  header.bucket = BucketId{self.control ? 1U : self.probe ? 2U : 0U};
   header.codec_version = kProtocolVersion;
   return header;
 }
@@ -29,11 +29,11 @@ Result<LinkIdentity> ReadHandshake(const FrameHeader& header, FrameKind kind) {
     return Mismatch("the peer speaks protocol version " + std::to_string(header.codec_version) + ", this program " +
                     std::to_string(kProtocolVersion));
   }
-  if (header.bucket.value > 1 || !header.slabs.empty() || !header.contributors.empty()) {
+  if (header.bucket.value > 2 || !header.slabs.empty() || !header.contributors.empty()) {
     return Corrupt(std::string("a ") + name + " that carries more than an identity");
   }
   return LinkIdentity{header.job_hash, header.epoch,    header.incarnation,
-                      header.role,     header.position, header.bucket.value == 1};
+                      header.role,     header.position, header.bucket.value == 1, header.bucket.value == 2};
 }
 
 std::vector<std::byte> EncodeRefusal(const Status& why) {

@@ -1,6 +1,7 @@
 // The two frames that open a link on every transport that leaves the process: kHello from the side that dialled,
 // kWelcome as its answer. Both carry the sender's LinkIdentity in the header: job_hash, epoch, incarnation and role as
-// they are, position = index, bucket = 1 on a control link and 0 on a data link, codec_version = kProtocolVersion.
+// they are, position = index, bucket = 1 on a control link, 2 on a probe and 0 on a data link, codec_version =
+// kProtocolVersion.
 // A welcome without payload accepts. One with payload refuses: a StatusKind byte, then text.
 #pragma once
 

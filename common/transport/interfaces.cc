@@ -82,6 +82,32 @@ std::string Endpoint(const HostAddress& address) {
   return IsV6(address) ? "[" + address.address + "]" : address.address;
 }
 
+bool IsAnyAddress(std::string_view host) { return host == "0.0.0.0" || host == "::" || host == "[::]" || host == "*"; }
+
+// By name, as these have no hardware and nothing else that tells them from a container's own interface.
+bool IsBridge(const HostAddress& address) {
+  constexpr std::array<std::string_view, 7> kNames = {"docker", "br-", "virbr", "cni", "lxc", "podman", "vmnet"};
+  return std::ranges::any_of(kNames, [&](std::string_view name) { return address.interface.starts_with(name); });
+}
+
+// Of a network mask: its leading ones.
+std::size_t MaskBits(const sockaddr* mask) {
+  if (mask == nullptr) return 0;
+  std::array<unsigned char, 16> bytes{};
+  if (mask->sa_family == AF_INET) {
+    sockaddr_in v4{};
+    std::memcpy(&v4, mask, sizeof v4);
+    std::memcpy(bytes.data(), &v4.sin_addr, 4);
+  } else if (mask->sa_family == AF_INET6) {
+    sockaddr_in6 v6{};
+    std::memcpy(&v6, mask, sizeof v6);
+    std::memcpy(bytes.data(), &v6.sin6_addr, 16);
+  }
+  std::size_t bits = 0;
+  while (bits < 128 && (bytes[bits / 8] >> (7 - bits % 8) & 1) != 0) ++bits;
+  return bits;
+}
+
 }  // namespace
 
 Result<std::vector<HostAddress>> HostAddresses() {
@@ -105,7 +131,8 @@ Result<std::vector<HostAddress>> HostAddresses() {
       continue;
     }
     if (inet_ntop(entry->ifa_addr->sa_family, bytes, text.data(), text.size()) == nullptr) continue;
-    addresses.push_back({entry->ifa_name, text.data(), (entry->ifa_flags & IFF_LOOPBACK) != 0});
+    addresses.push_back({entry->ifa_name, text.data(), (entry->ifa_flags & IFF_LOOPBACK) != 0,
+                         MaskBits(entry->ifa_netmask)});
   }
   return addresses;
 }
@@ -142,15 +169,48 @@ Result<std::string> ChooseAddress(std::span<const std::string> rules, std::span<
   return InvalidArgument("no interface of this host matches network.interfaces = " + wanted + "; there are: " + there);
 }
 
-Result<std::string> DataAddress(const std::string& bind, std::span<const std::string> interfaces, bool insecure,
-                                const std::string& otherwise) {
-  if (!bind.empty()) return bind;
-  if (interfaces.empty()) return otherwise;
-  TALLY_ASSIGN_OR_RETURN(const std::vector<HostAddress> addresses, HostAddresses());
-  TALLY_ASSIGN_OR_RETURN(std::string chosen, ChooseAddress(interfaces, addresses));
-  if (insecure || IsLoopbackAddress(chosen)) return chosen;
-  return InvalidArgument("network.interfaces leads to " + chosen + ", which is not on the loopback interface; traffic is " +
-                         "not encrypted, so that needs network.insecure = true (--insecure)");
+std::vector<std::string> MoreAddresses(const std::string& first, std::span<const HostAddress> addresses) {
+  std::vector<std::string> all;
+  if (!first.empty()) all.push_back(first);
+  for (const bool bridge : {false, true}) {
+    for (const bool v6 : {false, true}) {
+      for (const HostAddress& a : addresses) {
+        if (IsBridge(a) != bridge || IsV6(a) != v6 || a.loopback || IsLinkLocal(a)) continue;
+        const std::string text = Endpoint(a);
+        if (all.size() < kMaxDataAddresses && std::ranges::find(all, text) == all.end()) all.push_back(text);
+      }
+    }
+  }
+  return all;
+}
+
+bool OnOwnNetwork(const std::string& host, std::span<const HostAddress> own) {
+  const auto bytes = BytesOf(host);
+  return std::ranges::any_of(own, [&](const HostAddress& a) {
+    const Rule network{false, false, {}, BytesOf(a.address), a.network_bits};
+    return !a.loopback && a.network_bits > 0 && !bytes.empty() && network.Matches({{}, host});
+  });
+}
+
+Result<std::vector<std::string>> DataAddresses(const std::string& bind, std::span<const std::string> interfaces,
+                                               bool insecure, const std::string& otherwise) {
+  if (!bind.empty() && !IsAnyAddress(bind)) return std::vector{bind};
+  if (bind.empty() && !interfaces.empty()) {
+    TALLY_ASSIGN_OR_RETURN(const std::vector<HostAddress> addresses, HostAddresses());
+    TALLY_ASSIGN_OR_RETURN(std::string chosen, ChooseAddress(interfaces, addresses));
+    if (insecure || IsLoopbackAddress(chosen)) return std::vector{chosen};
+    return InvalidArgument("network.interfaces leads to " + chosen + ", which is not on the loopback interface; traffic " +
+                           "is not encrypted, so that needs network.insecure = true (--insecure)");
+  }
+  const bool any = !bind.empty() || IsAnyAddress(otherwise);
+  if (!any && IsLoopbackAddress(otherwise)) return std::vector{otherwise};
+  // Without the list of interfaces there is still the address that leads to the coordinator.
+  const Result<std::vector<HostAddress>> addresses = HostAddresses();
+  if (!addresses.ok() && any) return addresses.status();
+  std::vector<std::string> all =
+      MoreAddresses(any ? "" : otherwise, addresses.ok() ? *addresses : std::vector<HostAddress>{});
+  if (any) all.push_back("127.0.0.1");
+  return all;
 }
 
 }  // namespace tally

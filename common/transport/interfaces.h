@@ -15,6 +15,7 @@ struct HostAddress {
   std::string interface;
   std::string address;  // "10.0.0.2", "fd00::2", without brackets or scope
   bool loopback = false;
+  std::size_t network_bits = 0;  // leading bits that it shares with its network's other addresses; 0: not known
 };
 
 // Errors: kUnavailable when the system does not tell.
@@ -27,9 +28,20 @@ Result<std::vector<HostAddress>> HostAddresses();
 // Errors: kInvalidArgument: a rule that is none of these; none matches, with what there is.
 Result<std::string> ChooseAddress(std::span<const std::string> rules, std::span<const HostAddress> addresses);
 
-// Where data links bind: `bind` if it is set, else by `interfaces`, else `otherwise`. Errors as above; kInvalidArgument
-// when `interfaces` lead off loopback and `insecure` is not set.
-Result<std::string> DataAddress(const std::string& bind, std::span<const std::string> interfaces, bool insecure,
-                                const std::string& otherwise);
+inline constexpr std::size_t kMaxDataAddresses = 8;
+
+// Where data links listen, as endpoints have it: at `bind` if it is set, else where `interfaces` lead, else at `otherwise`
+// and, as others may reach this machine another way, at its other addresses but loopback and link-local ones (MoreAddresses).
+// 0.0.0.0 and [::] stand for all of them and then loopback; a loopback address for itself. Never none.
+// Errors as above; kInvalidArgument when `interfaces` lead off loopback and `insecure` is not set.
+Result<std::vector<std::string>> DataAddresses(const std::string& bind, std::span<const std::string> interfaces,
+                                               bool insecure, const std::string& otherwise);
+
+// `first`, then what others may reach this machine by, IPv4 before IPv6, bridges of containers and virtual machines last;
+// at most kMaxDataAddresses. `first` may be empty.
+std::vector<std::string> MoreAddresses(const std::string& first, std::span<const HostAddress> addresses);
+
+// Whether `host` is on a network that one of `own` is on, loopback apart.
+bool OnOwnNetwork(const std::string& host, std::span<const HostAddress> own);
 
 }  // namespace tally

@@ -28,6 +28,7 @@ struct LinkIdentity {
   Role role = Role::kWorker;
   std::uint32_t index = 0;   // a rank or server index
   bool control = false;      // carries control messages, is never paced
+  bool probe = false;        // asks only who is there and how fast bytes get there
 };
 
 // One received frame. `payload` stays valid as long as `hold` is kept (and unchanged, but for what a link in memory lends
@@ -95,7 +96,7 @@ struct LinkOptions {
   std::uint32_t socket_buffer_bytes = 0;  // 0 = the system's choice
   std::uint32_t max_pending_peers = 64;   // accepted, hello not yet seen
   Nanos hello_timeout = std::chrono::seconds(5);
-  Nanos connect_timeout = std::chrono::seconds(10);  // in all, over every resolved address and retries
+  Nanos connect_timeout = std::chrono::seconds(10);  // in all, over every resolved address and retries; probes: 1 s
   Nanos welcome_timeout{0};  // for the welcome of a peer that was reached; not less than what is left of connect_timeout
 };
 

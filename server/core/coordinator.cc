@@ -298,6 +298,9 @@ void Coordinator::OnMessage(ConnectionId from, const ControlMessage& message, Ti
   if (const auto* prepared = std::get_if<PreparedMessage>(&message); prepared != nullptr && running_worker) {
     return c.OnPrepared(*peer, *prepared, now);
   }
+  if (const auto* measured = std::get_if<MeasuredMessage>(&message); measured != nullptr && running_worker) {
+    return c.OnMeasured(*peer, *measured);
+  }
   c.Violation(*peer, "sent a message that does not belong here (kind " + std::to_string(message.index()) + ")", now);
 }
 
@@ -327,6 +330,7 @@ void Coordinator::OnTick(TimePoint now) {
     ++c.beats;
     for (const auto& [connection, who] : c.peers) c.Send(connection, HeartbeatMessage{c.beats});
   }
+  if (c.job.has_value() && !c.job->measuring.empty() && now >= c.job->measured_by) c.PublishLinks();
   c.SpeakUp(now);
 }
 

@@ -57,6 +57,7 @@ class Coordinator {
   // without a job, keep their place from job to job, and are not asked for a job name or configuration.
   // Declare: once all workers have, the layout goes to every member; a misfit fails the job for all (kMismatch).
   // Prepared: once all workers have, the verdict goes to every member; a repeat after it gets it again.
+  // Measured: once those whom the epoch asks for it have, or a few seconds later, every member gets a LinksMessage.
   // Failure from a member is passed on to all others and ends the job; the first cause wins.
   // Leave: the other workers hear of it (LeaveMessage); whoever waits for the leaver, then or later, gets a
   // FailureMessage (kUnavailable) that names it. After the last one, servers get a LeaveMessage.

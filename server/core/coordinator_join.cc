@@ -4,8 +4,10 @@
 
 #include "common/schedule/nodes.h"
 #include "common/schedule/topology.h"
+#include "common/transport/connection_probe.h"
 #include "compress/codec.h"
 #include "server/core/coordinator_state.h"
+#include "server/core/measurements.h"
 
 namespace tally {
 
@@ -14,6 +16,9 @@ using namespace coordination;
 namespace {
 
 constexpr std::uint32_t kMaxMembers = 4096;
+// From the epoch until the number of connections is settled, whoever has not answered: to find the way to a host that
+// has several addresses, and to measure.
+constexpr Nanos kMeasuring = std::chrono::seconds(2) + ConnectionProbe::kBound;
 
 // FNV-1a, 64 bits.
 std::uint64_t Hash(std::string_view text, std::uint64_t seed) {
@@ -130,10 +135,10 @@ void Coordinator::Impl::OnJoin(ConnectionId from, const JoinMessage& join, TimeP
   } else {
     servers[join.index] = std::move(peer);
   }
-  if (phase == Phase::kGathering) CompleteWorld();
+  if (phase == Phase::kGathering) CompleteWorld(now);
 }
 
-void Coordinator::Impl::CompleteWorld() {
+void Coordinator::Impl::CompleteWorld(TimePoint now) {
   for (const Seat& seat : job->seats) {
     if (!seat.peer.has_value()) return;
   }
@@ -168,6 +173,24 @@ void Coordinator::Impl::CompleteWorld() {
   job->complete = true;
   phase = Phase::kRunning;
   SendToMembers(message);
+  for (const Measurement& m : Measurements(message.members, job->config)) job->measuring.insert(m.by.value);
+  job->measured_by = now + kMeasuring;
+}
+
+void Coordinator::Impl::OnMeasured(const Peer& worker, const MeasuredMessage& measured) {
+  if (job->measuring.erase(worker.join.index) == 0) return;  // too late
+  job->measured[worker.join.index] = measured;
+  if (job->measuring.empty()) PublishLinks();
+}
+
+// Those that have not measured in time go by what the others found.
+void Coordinator::Impl::PublishLinks() {
+  job->measuring.clear();
+  std::vector<std::uint32_t> connections;
+  for (const auto& [rank, measured] : job->measured) {
+    if (measured.bytes_per_s > 0) connections.push_back(measured.connections);
+  }
+  SendToMembers(LinksMessage{AgreedConnections(std::move(connections))});
 }
 
 }  // namespace tally

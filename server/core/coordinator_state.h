@@ -59,6 +59,9 @@ struct Job {
   Positions positions;      // once complete
   std::vector<std::optional<DeclareMessage>> declared;
   std::vector<Group> groups;
+  std::set<std::uint32_t> measuring;                 // ranks whose MeasuredMessage is still waited for,
+  TimePoint measured_by;                             // until then
+  std::map<std::uint32_t, MeasuredMessage> measured;
   CoordinatorOptions::Advice advice;  // on auto_codecs, if that is wanted and not there yet
   AutoCodecs auto_codecs;             // what codec auto stands for, once a group was planned
 
@@ -92,7 +95,9 @@ struct Coordinator::Impl {
   Status CheckJoin(const JoinMessage& join, TimePoint now) const;
   Status CheckWorker(const JoinMessage& join, TimePoint now) const;
   Status StartJob(const JoinMessage& join, TimePoint now);
-  void CompleteWorld();
+  void CompleteWorld(TimePoint now);
+  void OnMeasured(const Peer& worker, const MeasuredMessage& measured);
+  void PublishLinks();
 
   // Running.
   void OnDeclare(Peer& worker, const DeclareMessage& declare, TimePoint now);

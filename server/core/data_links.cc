@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/transport/interfaces.h"
+#include "common/transport/path_finder.h"
+
 namespace tally {
 namespace {
 
@@ -27,7 +30,7 @@ struct DataLinks::Attempt {
 };
 
 DataLinks::DataLinks(EventLoop* loop, LinkHandler* handler, Logger* logger, std::uint64_t egress_bytes)
-    : loop_(loop), handler_(handler), egress_(egress_bytes), rejections_(logger) {}
+    : loop_(loop), handler_(handler), egress_(egress_bytes), guests_(loop), rejections_(logger) {}
 
 DataLinks::~DataLinks() {
   *alive_ = false;
@@ -46,6 +49,11 @@ void DataLinks::Admit(const EpochMessage& epoch, const LinkIdentity& self) {
 
 void DataLinks::CloseAll() {
   admitting_ = false;
+  *alive_ = false;  // what is being dialled, found or measured is of no use any more
+  alive_ = std::make_shared<bool>(true);
+  probe_.reset();
+  guests_.Clear();
+  ways_.clear();
   parked_.clear();
   egress_.DropAll();
   for (auto& [peer, links] : links_) {
@@ -60,9 +68,58 @@ void DataLinks::Dial(Transport* transport, OwnerRef peer, const std::vector<std:
     if (on_error) on_error(Mismatch(DescribeOwner(peer, epoch_.members) + " published no data address"));
     return;
   }
-  for (std::uint32_t i = 0; i < count; ++i) {
-    Try(std::make_shared<Attempt>(Attempt{transport, peer, endpoints[i % endpoints.size()], loop_->Now() + deadline}));
+  const TimePoint until = loop_->Now() + deadline;
+  FindWay(transport, peer, endpoints, deadline, [this, transport, peer, count, until](auto way) {
+    if (!way.ok()) {
+      if (on_error) on_error(way.status().WithContext("data link to " + DescribeOwner(peer, epoch_.members)));
+      return;
+    }
+    for (std::uint32_t i = 0; i < count; ++i) {
+      Try(std::make_shared<Attempt>(Attempt{transport, peer, (*way)[i % way->size()], until}));
+    }
+  });
+}
+
+// The endpoints at one of the peer's addresses, at once if it has only one.
+void DataLinks::FindWay(Transport* transport, OwnerRef peer, const std::vector<std::string>& endpoints, Nanos bound,
+                        OnWay done) {
+  std::vector<std::vector<std::string>> ways = WaysOf(endpoints);
+  if (ways.size() == 1) return done(std::move(ways.front()));
+  if (const auto known = ways_.find(peer); known != ways_.end()) return done(known->second);
+  const Result<std::vector<HostAddress>> own = HostAddresses();
+  if (own.ok()) {
+    std::ranges::stable_partition(ways, [&](const std::vector<std::string>& way) {
+      const Result<EndpointParts> parts = ParseEndpoint(way.front());
+      return parts.ok() && OnOwnNetwork(parts->host, *own);
+    });
   }
+  LinkIdentity wanted;
+  for (const Member& m : epoch_.members) {
+    if (m.role != peer.role || (m.role == Role::kServer ? m.index : m.position.value) != peer.index) continue;
+    wanted.role = m.role;
+    wanted.index = m.index;
+    wanted.incarnation = m.incarnation;
+  }
+  std::vector<std::string> firsts;
+  for (const auto& way : ways) firsts.push_back(way.front());
+  FindPath(loop_, transport, firsts, self_, wanted, bound, alive_,
+           [this, peer, ways = std::move(ways), done = std::move(done)](Result<std::size_t> found) {
+             if (!found.ok()) return done(found.status());
+             ways_[peer] = ways[*found];
+             done(ways[*found]);
+           });
+}
+
+void DataLinks::Measure(Transport* transport, OwnerRef peer, const std::vector<std::string>& endpoints, Nanos bound,
+                        ConnectionProbe::Done done) {
+  FindWay(transport, peer, endpoints, bound, [this, transport, done = std::move(done)](auto way) {
+    if (!way.ok()) return done({});
+    const auto measured = [this, done](const MeasuredMessage& m) {
+      probe_.reset();
+      done(m);
+    };
+    probe_ = std::make_unique<ConnectionProbe>(loop_, transport, way->front(), self_, measured);
+  });
 }
 
 void DataLinks::Dial(Transport* transport, OwnerRef peer, const std::string& endpoint, Nanos deadline, Nanos patience,
@@ -111,11 +168,16 @@ bool DataLinks::in_memory(OwnerRef peer) const {
   return found != links_.end() && std::ranges::any_of(found->second, [](const auto& link) { return link->in_memory(); });
 }
 
-void DataLinks::Send(OwnerRef peer, std::uint32_t key, const FrameHeader& header, std::span<const std::byte> payload,
-                     BufferRef hold) {
+void DataLinks::Send(OwnerRef peer, const FrameHeader& header, std::span<const std::byte> payload, BufferRef hold) {
   const auto found = links_.find(peer);
   if (found == links_.end() || found->second.empty()) return;
-  egress_.Send(found->second[key % found->second.size()].get(), header, payload, std::move(hold));
+  const auto& links = found->second;
+  Link* least = links[turn_++ % links.size()].get();
+  for (std::size_t i = 1; i < links.size(); ++i) {
+    Link* const next = links[(turn_ + i - 1) % links.size()].get();
+    if (next->queued_bytes() < least->queued_bytes()) least = next;
+  }
+  egress_.Send(least, header, payload, std::move(hold));
 }
 
 void DataLinks::Remove(Link& link) {
@@ -172,11 +234,13 @@ Status DataLinks::OnHello(const LinkIdentity& peer) {
     return Mismatch("not a member of epoch " + std::to_string(epoch_.epoch.value) + ": " +
                     (peer.role == Role::kServer ? "server " : "rank ") + std::to_string(peer.index));
   }
+  if (peer.probe && guests_.full()) return Unavailable("not ready: too many probes at once");
   return Status::Ok();
 }
 
 void DataLinks::OnAccepted(std::unique_ptr<Link> link) {
   const LinkIdentity& peer = link->peer();
+  if (peer.probe) return guests_.Add(std::move(link));
   const auto member = std::ranges::find_if(epoch_.members, [&peer](const Member& m) {
     return m.role == peer.role && m.index == peer.index;
   });

@@ -1,5 +1,6 @@
-// DataLinks: the data connections of one process to its peers in a job: accepted and dialled, several per peer, picked
-// by slab, sent through one egress. Frames go to the handler; a frame that comes before its group's layout can be parked, its link paused.
+// DataLinks: the data connections of one process to its peers in a job: accepted and dialled, several per peer, which
+// share its frames, sent through one egress. Frames go to the handler; a frame that comes before its group's layout can
+// be parked, its link paused.
 // Thread: the loop's.
 #pragma once
 
@@ -14,6 +15,7 @@
 #include "common/control.h"
 #include "common/loop.h"
 #include "common/transport/link.h"
+#include "common/transport/connection_probe.h"
 #include "server/core/egress.h"
 #include "server/core/rejections.h"
 
@@ -34,8 +36,9 @@ class DataLinks final : public Acceptor {
   // No peer is admitted any more and every link is closed.
   void CloseAll();
 
-  // Dials `count` connections to a peer, endpoints in turn. A peer that is not ready yet is retried until `deadline`
-  // from now; then, or on a refusal of another kind, `on_error` runs (once).
+  // Dials `count` connections to a peer, endpoints in turn; if they are of several addresses, those of the first one at
+  // which the peer answers, its own networks' before others (path_finder.h). A peer that is not ready yet is retried until
+  // `deadline` from now; then, or on a refusal of another kind, `on_error` runs (once).
   void Dial(Transport* transport, OwnerRef peer, const std::vector<std::string>& endpoints, std::uint32_t count,
             Nanos deadline);
   // One connection, for which there is another way: `otherwise` runs in place of `on_error`, and also if the peer could
@@ -43,16 +46,20 @@ class DataLinks final : public Acceptor {
   using Otherwise = std::function<void(const Status&)>;
   void Dial(Transport* transport, OwnerRef peer, const std::string& endpoint, Nanos deadline, Nanos patience,
             Otherwise otherwise);
+  // What connections to the peer carry (connection_probe.h): `done` runs once, later, within `bound` to find it and
+  // ConnectionProbe::kBound; never if all links are closed first.
+  void Measure(Transport* transport, OwnerRef peer, const std::vector<std::string>& endpoints, Nanos bound,
+               ConnectionProbe::Done done);
   std::function<void(const Status&)> on_error;
   std::function<void()> on_change;  // a link came up
 
   // All links to `peer` are up: `connections`, or one in memory.
   bool complete(OwnerRef peer, std::uint32_t connections) const;
   bool in_memory(OwnerRef peer) const;  // frames to it use no NIC
-  // Sends on one of the links to `peer`, the same for the same key, in the order of all sends (egress.h). Without a link
-  // the frame is dropped: the peer is gone, and the membership says so within its bound.
-  void Send(OwnerRef peer, std::uint32_t key, const FrameHeader& header, std::span<const std::byte> payload,
-            BufferRef hold);
+  // Sends on that link to `peer` which has least to send, in the order of all sends (egress.h); over several links frames
+  // may arrive in another order. Without a link the frame is dropped: the peer is gone, and the membership says so within
+  // its bound.
+  void Send(OwnerRef peer, const FrameHeader& header, std::span<const std::byte> payload, BufferRef hold);
 
   // Forgets a dead link (from OnClosed).
   void Remove(Link& link);
@@ -76,6 +83,8 @@ class DataLinks final : public Acceptor {
   };
   struct Attempt;
   void Try(std::shared_ptr<Attempt> attempt);
+  using OnWay = std::function<void(Result<std::vector<std::string>>)>;
+  void FindWay(Transport* transport, OwnerRef peer, const std::vector<std::string>& endpoints, Nanos bound, OnWay done);
   void Add(OwnerRef peer, std::unique_ptr<Link> link);
 
   EventLoop* loop_;
@@ -85,6 +94,10 @@ class DataLinks final : public Acceptor {
   EpochMessage epoch_;
   LinkIdentity self_;
   std::map<OwnerRef, std::vector<std::unique_ptr<Link>>> links_;
+  std::uint32_t turn_ = 0;  // where the search for a link begins
+  std::map<OwnerRef, std::vector<std::string>> ways_;  // that were found
+  ProbeSink guests_;
+  std::unique_ptr<ConnectionProbe> probe_;
   std::vector<Parked> parked_;
   LinkStats dead_stats_;
   Rejections rejections_;

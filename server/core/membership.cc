@@ -115,6 +115,8 @@ void Membership::OnFrame(Link&, Frame& frame) {
     events_->OnLayout(std::move(*layout));
   } else if (auto* verdict = std::get_if<VerdictMessage>(&message)) {
     events_->OnVerdict(*verdict);
+  } else if (const auto* links = std::get_if<LinksMessage>(&message)) {
+    events_->OnLinks(*links);
   } else if (auto* waiting = std::get_if<WaitingMessage>(&message)) {
     logger_->Info(waiting->text);
     waited_for_ = std::move(waiting->text);

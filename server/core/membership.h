@@ -24,6 +24,8 @@ class MembershipEvents {
   virtual void OnEpoch(EpochMessage message) = 0;
   virtual void OnLayout(LayoutMessage message) = 0;
   virtual void OnVerdict(const VerdictMessage& verdict) = 0;
+  // Workers: how many connections each neighbour gets, if the configuration leaves it open.
+  virtual void OnLinks(const LinksMessage& links) { (void)links; }
   // The job can't go on for this member: refused, a peer lost, the coordinator gone or silent.
   virtual void OnJobFailed(const Status& why) = 0;
   // Servers: the job ended, in good order or for the reason given; they wait for the next one.

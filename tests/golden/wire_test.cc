@@ -85,6 +85,8 @@ TEST(GoldenFrame, HelloAndWelcome) {
   const LinkIdentity worker{0x1111222233334444, EpochId{5}, 99, Role::kWorker, 3, false};
   const LinkIdentity control{0x1111222233334444, EpochId{5}, 99, Role::kServer, 1, true};
   ExpectPinnedFrame("hello_worker", HandshakeHeader(FrameKind::kHello, worker));
+  const LinkIdentity probe{0x1111222233334444, EpochId{5}, 99, Role::kWorker, 3, false, true};
+  ExpectPinnedFrame("hello_probe", HandshakeHeader(FrameKind::kHello, probe));
   ExpectPinnedFrame("hello_control", HandshakeHeader(FrameKind::kHello, control));
   ExpectPinnedFrame("welcome", HandshakeHeader(FrameKind::kWelcome, control));
   const auto refusal = Pinned("refusal", EncodeRefusal(Mismatch("protocol 2 here, 1 there")));
@@ -127,6 +129,8 @@ TEST(GoldenControl, EveryMessage) {
   ExpectPinnedControl("control_failure", failure);
   ExpectPinnedControl("control_leave", LeaveMessage{"done"});
   ExpectPinnedControl("control_reload", ReloadMessage{"[log]\n"});
+  ExpectPinnedControl("control_measured", MeasuredMessage{1.25e8, 4});
+  ExpectPinnedControl("control_links", LinksMessage{2});
 }
 
 }  // namespace

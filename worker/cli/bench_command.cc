@@ -204,11 +204,15 @@ int RunRank(const BenchOptions& options, CommandContext& context) {
     rows.push_back(Row(**client, config->config, *collective, options, std::move(measured).value()));
   }
   console.EndProgress();
+  const ClientStats stats = (*client)->stats();
   if (const Status left = (*client)->Leave(); !left.ok()) return console.Fail(left);
   if (speaks) {
     if (!options.json.to_stdout()) PrintTable(rows, console);
     if (options.json.wanted()) {
-      if (const Status status = options.json.Write({{"rows", rows}}); !status.ok()) return console.Fail(status);
+      if (const Status status = options.json.Write({{"rows", rows},
+                                                       {"connections", stats.connections},
+                                                       {"measured_bytes_per_s", stats.measured_bytes_per_s}});
+          !status.ok()) return console.Fail(status);
     }
   }
   if (wrong == 0) return 0;

@@ -150,7 +150,7 @@ TEST(Config, AllFaultsAtOnceEachWithItsPlace) {
       "codec = \"int9\"\n[agregation]\nlocal = \"on\"\n[membership]\nheartbeat = 5\n");
   ConfigSources sources = Environment({{"TALLY_LINK_RAT", "1"}, {"TALLY_BUCKET_CAP", "25Mb"}});
   sources.file = file.path();
-  sources.overrides = {"link.conections=2", "nonsense", "link.connections=0"};
+  sources.overrides = {"link.conections=2", "nonsense", "link.connections=65"};
   const std::string fault = Fault(sources);
   const std::string at = file.path() + ":";
   EXPECT_THAT(fault, HasSubstr(at + "1: \"mode\" stands outside of a section"));
@@ -165,7 +165,7 @@ TEST(Config, AllFaultsAtOnceEachWithItsPlace) {
   EXPECT_THAT(fault, HasSubstr("TALLY_BUCKET_CAP: bucket.cap: \"25Mb\" is not a number of bytes"));
   EXPECT_THAT(fault, HasSubstr("did you mean 'link.connections'?"));
   EXPECT_THAT(fault, HasSubstr("--set nonsense: expected section.key=value"));
-  EXPECT_THAT(fault, HasSubstr("--set: link.connections: \"0\" is not a whole number from 1 to 64"));
+  EXPECT_THAT(fault, HasSubstr("--set: link.connections: \"65\" is not a whole number from 0 to 64"));
 }
 
 TEST(Config, FilesThatCannotBeReadAreNamed) {

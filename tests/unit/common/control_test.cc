@@ -48,6 +48,8 @@ std::vector<ControlMessage> Samples() {
       failure,
       LeaveMessage{"done"},
       ReloadMessage{"[log]\nlevel = \"debug\"\n"},
+      MeasuredMessage{1.5e9, kMaxLinkConnections},
+      LinksMessage{4},
   };
 }
 
@@ -188,6 +190,10 @@ TEST(Control, RefusesWhatItsReaderMayNotSee) {
   layout.owners.clear();
   layout.exchange = static_cast<ExchangeKind>(2);
   expect_refused(layout, "exchange");
+  expect_refused(MeasuredMessage{-1, 1}, "measured rate");
+  expect_refused(MeasuredMessage{1, 0}, "connections");
+  expect_refused(LinksMessage{0}, "connections");
+  expect_refused(LinksMessage{kMaxLinkConnections + 1}, "connections");
   FailureMessage failure;
   failure.kind = StatusKind::kOk;
   expect_refused(failure, "kind");

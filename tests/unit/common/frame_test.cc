@@ -83,7 +83,7 @@ TEST(FrameHeader, DefaultRoundTripsOverADirtyOne) {
 
 TEST(FrameHeader, EveryKindAndEveryAlignment) {
   std::vector<std::byte> bytes;
-  for (unsigned kind = 0; kind <= static_cast<unsigned>(FrameKind::kCredit); ++kind) {
+  for (unsigned kind = 0; kind <= static_cast<unsigned>(FrameKind::kProbe); ++kind) {
     FrameHeader header = Sample(600);
     header.kind = static_cast<FrameKind>(kind);
     EncodeHeader(header, &bytes);
@@ -116,7 +116,7 @@ TEST(FrameHeader, RefusesFieldsOutOfRange) {
     EXPECT_EQ(status.kind(), StatusKind::kCorrupt) << field;
     EXPECT_NE(status.text().find(field), std::string::npos) << status.text();
   };
-  expect_refused([](FrameHeader& h) { h.kind = static_cast<FrameKind>(10); }, "kind");
+  expect_refused([](FrameHeader& h) { h.kind = static_cast<FrameKind>(11); }, "kind");
   expect_refused([](FrameHeader& h) { h.kind = static_cast<FrameKind>(255); }, "kind");
   expect_refused([](FrameHeader& h) { h.role = static_cast<Role>(2); }, "role");
   expect_refused([](FrameHeader& h) { h.flags = 64; }, "flags");

@@ -29,7 +29,7 @@ class Surroundings final : public GroupEnvironment {
   }
   void Prepared(const PreparedMessage& message) override { prepared.push_back(message); }
   void Verdict(const VerdictMessage&) override {}
-  void PostContinue(GroupRuntime*, bool) override {}
+  void PostContinue(GroupRuntime*) override {}
   void Fail(const Status& why) override {
     if (failure.ok()) failure = why;
   }

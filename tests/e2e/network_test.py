@@ -1,0 +1,149 @@
+"""network_test.py BIN: jobs over hosts that are network namespaces: several addresses, limited flows. Needs root."""
+import json, os, subprocess, sys, tempfile
+
+SKIPPED = 77
+PREFIX = f"t{os.getpid()}"
+PORT = 29400
+
+
+def run(*command, check=True):
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    if check and done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
+    return done
+
+
+def inside(host, *command):
+    return run("ip", "netns", "exec", PREFIX + host, *command)
+
+
+class Hosts:
+    """Namespaces, each with a bridge of the same private address, as every host with containers has."""
+
+    def __init__(self, names):
+        self.names = names
+
+    def __enter__(self):
+        try:
+            for name in self.names:
+                run("ip", "netns", "add", PREFIX + name)
+                inside(name, "ip", "link", "set", "lo", "up")
+                inside(name, "ip", "link", "add", "docker0", "type", "bridge")
+                inside(name, "ip", "addr", "add", "172.17.0.1/16", "dev", "docker0")
+                inside(name, "ip", "link", "set", "docker0", "up")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for name in self.names:
+            run("ip", "netns", "del", PREFIX + name, check=False)
+
+    def wire(self, a, b, net):
+        """A cable: NET.1 at `a`, NET.2 at `b`."""
+        run("ip", "link", "add", f"to{b}", "netns", PREFIX + a, "type", "veth", "peer", "name", f"to{a}", "netns",
+            PREFIX + b)
+        for host, device, address in ((a, f"to{b}", 1), (b, f"to{a}", 2)):
+            inside(host, "ip", "addr", "add", f"{net}.{address}/24", "dev", device)
+            inside(host, "ip", "link", "set", device, "up")
+
+
+def job(binaries, hosts, master, *settings):
+    """An all-reduce with a rank on each host; the JSON of rank 0. Every element is checked by the ranks."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = os.path.join(folder, "out.json")
+        command = [os.path.join(binaries, "tally"), "bench", "allreduce", "--sizes", "1KiB,2MiB", "--iters", "3",
+                   "--warmup", "1", "--insecure", "--mode", "ring", "--json", out, "--timeout", "60s",
+                   "--set", "log.level=warn", "--set", "membership.join_timeout=30s"]
+        for setting in settings:
+            command += ["--set", setting]
+        ranks = []
+        for rank, host in enumerate(hosts):
+            env = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(len(hosts)), MASTER_ADDR=master,
+                       MASTER_PORT=str(PORT))
+            ranks.append(subprocess.Popen(["ip", "netns", "exec", PREFIX + host] + command, env=env,
+                                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+        try:
+            texts = [rank.communicate(timeout=75)[0] for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
+        for rank, text in zip(ranks, texts):
+            if rank.returncode != 0:
+                raise RuntimeError(f"rank {ranks.index(rank)} ended with {rank.returncode}:\n{text}")
+        with open(out) as file:
+            return json.load(file)
+
+
+def several_addresses(binaries):
+    """Each pair of hosts has a network of its own: what leads to the coordinator leads to nobody else."""
+    with Hosts("abc") as hosts:
+        hosts.wire("a", "b", "10.91.1")
+        hosts.wire("a", "c", "10.91.2")
+        hosts.wire("b", "c", "10.91.3")
+        inside("c", "ip", "route", "add", "10.91.1.1/32", "via", "10.91.2.1")
+        job(binaries, "abc", "10.91.1.1")
+
+
+def limit_each_flow(host, device, rate):
+    """A class of its own for each pair of four bits of the two ports: flows that differ in none of them share one."""
+    inside(host, "tc", "qdisc", "add", "dev", device, "root", "handle", "1:", "htb")
+    lines = []
+    for source in range(16):
+        for target in range(16):
+            at = f"1:{256 + 16 * source + target:x}"
+            lines += [f"class add dev {device} parent 1: classid {at} htb rate {rate} burst 16k quantum 20000",
+                      f"filter add dev {device} parent 1: protocol ip u32 match ip sport {2 * source} 0x1e "
+                      f"match ip dport {2 * target} 0x1e flowid {at}"]
+    subprocess.run(["ip", "netns", "exec", PREFIX + host, "tc", "-batch", "-"], input="\n".join(lines + [""]),
+                   text=True, check=True, timeout=30, capture_output=True)
+
+
+def limited_flows(binaries):
+    """40 Mbit/s for each connection, and much more for all: several are worth having."""
+    with Hosts("ab") as hosts:
+        hosts.wire("a", "b", "10.91.1")
+        limit_each_flow("a", "tob", "40mbit")
+        limit_each_flow("b", "toa", "40mbit")
+        # Ports are drawn at random, so that connections may share a limit; and the machine may be busy.
+        found = [job(binaries, "ab", "10.91.1.1")["connections"] for _ in range(3)]
+        told = job(binaries, "ab", "10.91.1.1", "link.connections=3")["connections"]
+    if max(found) < 2:
+        raise RuntimeError(f"{found} connections where each flow is limited")
+    if told != 3:
+        raise RuntimeError(f"{told} connections, 3 are configured")
+
+
+def limited_wire(binaries):
+    """100 Mbit/s for all together: one connection fills it."""
+    with Hosts("ab") as hosts:
+        hosts.wire("a", "b", "10.91.1")
+        for host, other in ("ab", "ba"):
+            inside(host, "tc", "qdisc", "add", "dev", f"to{other}", "root", "tbf", "rate", "100mbit", "burst", "64kb",
+                   "latency", "20ms")
+        found = [job(binaries, "ab", "10.91.1.1")["connections"] for _ in range(3)]
+    if sorted(found)[1] != 1:
+        raise RuntimeError(f"{found} connections where one fills the wire")
+
+
+def main():
+    if os.geteuid() != 0:
+        print("skipped: network namespaces need root")
+        return SKIPPED
+    if run("ip", "netns", "add", PREFIX + "x", check=False).returncode != 0:
+        print("skipped: no network namespaces on this machine (ip netns)")
+        return SKIPPED
+    run("ip", "netns", "del", PREFIX + "x")
+    failed = False
+    for test in (several_addresses, limited_flows, limited_wire):
+        try:
+            test(sys.argv[1])
+            print(f"ok: {test.__name__}")
+        except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
+            print(f"FAILED: {test.__name__}: {error}")
+            failed = True
+    return 1 if failed else 0
+
+
+sys.exit(main())
