@@ -180,7 +180,8 @@ void Coordinator::Impl::CompleteWorld(TimePoint now) {
   job->complete = true;
   phase = Phase::kRunning;
   SendToMembers(message);
-  for (const Measurement& m : Measurements(message.members, job->config)) job->measuring.insert(m.by.value);
+  job->measurements = Measurements(message.members, job->config);
+  for (const Measurement& m : job->measurements) job->measuring.insert(m.by.value);
   job->measured_by = now + kMeasuring;
 }
 
@@ -198,6 +199,12 @@ void Coordinator::Impl::PublishLinks() {
     if (measured.bytes_per_s > 0) connections.push_back(measured.connections);
   }
   SendToMembers(LinksMessage{AgreedConnections(std::move(connections))});
+  // A NIC of which nobody said a rate has the one that was found: groups are planned after this.
+  const std::map<OwnerRef, double> rates = NicRatesOf(job->measurements, job->positions, job->measured);
+  ForEachMember([&rates](Peer& peer) {
+    const auto rate = rates.find({peer.join.role, peer.join.index});
+    if (rate != rates.end() && peer.join.nic_bytes_per_s == 0) peer.join.nic_bytes_per_s = rate->second;
+  });
 }
 
 }  // namespace tally

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "server/core/coordinator.h"
+#include "server/core/measurements.h"
 #include "server/core/positions.h"
 
 namespace tally {
@@ -59,6 +60,7 @@ struct Job {
   Positions positions;      // once complete
   std::vector<std::optional<DeclareMessage>> declared;
   std::vector<Group> groups;
+  std::vector<Measurement> measurements;
   std::set<std::uint32_t> measuring;                 // ranks whose MeasuredMessage is still waited for,
   TimePoint measured_by;                             // until then
   std::map<std::uint32_t, MeasuredMessage> measured;

@@ -11,6 +11,8 @@
 namespace tally {
 namespace {
 
+constexpr double kAlike = 0.8;
+
 bool OnNetwork(const Member& member) {
   return std::ranges::any_of(member.endpoints, [](const std::string& endpoint) {
     const Result<EndpointParts> parts = ParseEndpoint(endpoint);
@@ -46,6 +48,25 @@ std::vector<Measurement> Measurements(const std::vector<Member>& members, const 
     measurements.push_back({Rank(heads[h]->index), owner});
   }
   return measurements;
+}
+
+std::map<OwnerRef, double> NicRatesOf(std::span<const Measurement> measurements, const Positions& positions,
+                                      const std::map<std::uint32_t, MeasuredMessage>& found) {
+  std::map<OwnerRef, double> rates;
+  double fastest = 0;
+  for (const Measurement& m : measurements) {
+    const auto measured = found.find(m.by.value);
+    if (measured == found.end() || !(measured->second.bytes_per_s > 0)) continue;
+    const double rate = measured->second.bytes_per_s;
+    const bool worker = m.to.role == Role::kWorker;
+    const OwnerRef to{m.to.role, worker ? positions.rank(Position(m.to.index)).value : m.to.index};
+    for (const OwnerRef& end : {OwnerRef{Role::kWorker, m.by.value}, to}) rates[end] = std::max(rates[end], rate);
+    fastest = std::max(fastest, rate);
+  }
+  for (auto& [end, rate] : rates) {
+    if (rate >= kAlike * fastest) rate = fastest;
+  }
+  return rates;
 }
 
 std::uint32_t AgreedConnections(std::vector<std::uint32_t> found) {

@@ -47,7 +47,9 @@ std::string Get(const std::array<char, kNameBytes>& in) { return {in.data(), str
 Result<std::string> OwnHost(const Config& config) {
   TALLY_ASSIGN_OR_RETURN(const EndpointParts coordinator, ParseEndpoint(config.coordinator.address));
   TALLY_ASSIGN_OR_RETURN(const std::string own, LocalAddressTowards(coordinator.host));
-  return DataAddress(config.worker.bind, config.network.interfaces, config.network.insecure, own);
+  TALLY_ASSIGN_OR_RETURN(const std::vector<std::string> addresses,
+                         DataAddresses(config.worker.bind, config.network.interfaces, config.network.insecure, own));
+  return addresses.front();
 }
 
 // Round `round` of a tournament of `n` (even): whom `self` meets. Over all n - 1 rounds everybody meets everybody

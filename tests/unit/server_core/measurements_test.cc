@@ -94,6 +94,21 @@ TEST(Measurements, AnswersAreWeighed) {
   EXPECT_EQ(choose({}, {}, {}), 1u);
 }
 
+// Rank 1's NIC is slow, which all see who measure towards it or from it; the others differ by no more than they vary.
+TEST(Measurements, ANicIsAsFastAsTheFastestConnectionAtIt) {
+  const Positions positions = Positions::Make(Members()).value();
+  const std::vector<Measurement> ring = Measurements(Members(), Job(Mode::kRing));
+  const auto rates = NicRatesOf(ring, positions, {{0, {3e7, 1}}, {1, {2.9e7, 1}}, {4, {1e8, 1}}});
+  const std::map<OwnerRef, double> expected = {
+      {{Role::kWorker, 0}, 1e8}, {{Role::kWorker, 1}, 3e7}, {{Role::kWorker, 4}, 1e8}};
+  EXPECT_EQ(rates, expected) << "by rank";
+  const auto alike = NicRatesOf(ring, positions, {{0, {9e7, 1}}, {1, {8.1e7, 1}}, {4, {1e8, 1}}});
+  for (const auto& [end, rate] : alike) EXPECT_EQ(rate, 1e8) << end.index;
+  EXPECT_TRUE(NicRatesOf(ring, positions, {{0, {0, 1}}}).empty()) << "nothing was found";
+  const auto servers = NicRatesOf(Measurements(Members(), Job(Mode::kPs)), positions, {{0, {1e8, 1}}});
+  EXPECT_EQ(servers.at({Role::kServer, 0}), 1e8);
+}
+
 class LinksTest : public ::testing::Test, protected CoordinatorFixture {
  protected:
   // Two hosts with a rank each.
@@ -121,6 +136,41 @@ TEST_F(LinksTest, AreSettledOnceAllHaveMeasured) {
   Pass(seconds(5), {100, 101});
   EXPECT_EQ(All<LinksMessage>(100).size(), 1u);
   EXPECT_TRUE(All<RefusedMessage>(101).empty());
+}
+
+// Of 180 slabs: how many each rank owns. Rank 1's NIC is measured slow.
+class MeasuredNicsTest : public ::testing::Test, protected CoordinatorFixture {
+ protected:
+  std::vector<std::size_t> Owned(double said_bytes_per_s) {
+    const std::string text = JobText("ring", 0, "[compression]\ncodec = \"int8\"\n");
+    for (std::uint32_t r = 0; r < 3; ++r) {
+      JoinMessage join = WorkerJoin(r, 3, text);
+      join.node = "n" + std::to_string(r);
+      join.nic = "eth0";
+      join.nic_bytes_per_s = said_bytes_per_s;
+      join.endpoints = {"tcp://10.0.0." + std::to_string(r + 1) + ":1"};
+      Say(100 + r, join);
+    }
+    Say(100, MeasuredMessage{1e7, 1});
+    Say(101, MeasuredMessage{1e7, 1});
+    Say(102, MeasuredMessage{1e8, 1});
+    const LayoutMessage layout = DeclareAll(3, 65536 * 60);
+    std::vector<std::size_t> slabs(3);
+    for (const std::uint16_t owner : layout.owners) ++slabs[layout.owner_list[owner].index];
+    return slabs;
+  }
+};
+
+TEST_F(MeasuredNicsTest, GetTheirShareWhereNobodySaysARate) {
+  const std::vector<std::size_t> slabs = Owned(0);
+  EXPECT_LT(slabs[1] * 3, slabs[0]);
+  EXPECT_LT(slabs[1] * 3, slabs[2]);
+}
+
+TEST_F(MeasuredNicsTest, AreWhatIsSaidWhereSomebodyDoes) {
+  const std::vector<std::size_t> slabs = Owned(1e8);
+  EXPECT_EQ(slabs[0], slabs[1]);
+  EXPECT_EQ(slabs[1], slabs[2]);
 }
 
 TEST_F(LinksTest, AreSettledWithoutWhoeverDoesNotAnswer) {
