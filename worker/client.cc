@@ -172,6 +172,7 @@ tally::Result<std::unique_ptr<Client>> Client::Join(const LoadedConfig& config) 
 
 Rank Client::rank() const { return engine_->rank(); }
 std::uint32_t Client::workers() const { return engine_->workers(); }
+std::uint32_t Client::local_rank() const { return engine_->local_rank(); }
 std::uint32_t Client::servers() const { return engine_->servers(); }
 EpochId Client::epoch() const { return engine_->epoch(); }
 std::string Client::Describe() const { return engine_->description(); }
@@ -288,6 +289,8 @@ Status Client::Barrier() {
 }
 
 ClientStats Client::stats() const { return engine_->Stats(); }
+
+void Client::Abort(const std::string& reason) { engine_->Abort(reason); }
 
 Status Client::Leave() { return engine_->Leave(); }
 

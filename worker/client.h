@@ -185,6 +185,8 @@ class Client {
 
   Rank rank() const;
   std::uint32_t workers() const;
+  // This rank's number among the workers of its node, by which it would pick a device.
+  std::uint32_t local_rank() const;
   std::uint32_t servers() const;
   EpochId epoch() const;
   // "owners on 2 servers over zmq", "schedule ring over tcp": what the mode expands to; where the coordinator chooses, what
@@ -223,6 +225,10 @@ class Client {
   Status Barrier();
 
   ClientStats stats() const;
+
+  // Ends the job on all members with kUnavailable, naming this rank and the reason; returns at once, and calls under way
+  // fail. For a training process that cannot go on.
+  void Abort(const std::string& reason);
 
   // Leaves in good order: peers and servers are told, links are flushed. Idempotent.
   Status Leave();

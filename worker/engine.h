@@ -56,6 +56,7 @@ class Engine final : public LinkHandler,
   Status AllReduce(GroupRuntime* buffer, ReduceOp op);
   // Of any kind (collective_runtime.h); `shape` without a number.
   Status Collective(CollectiveShape shape, const std::byte* in, std::byte* out);
+  void Abort(const std::string& reason);
   Status Leave();
   ClientStats Stats();
   Status failure() const;
@@ -64,6 +65,7 @@ class Engine final : public LinkHandler,
   Rank rank() const { return Rank(loaded_.config.worker.rank); }
   std::uint32_t workers() const { return workers_; }
   std::uint32_t servers() const { return servers_; }
+  std::uint32_t local_rank() const;  // among the workers on this node
   EpochId epoch() const { return epoch_.epoch; }
   std::string description() const;
 

@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "common/utf8.h"
 #include "worker/engine.h"
 
 namespace tally {
@@ -13,6 +14,7 @@ namespace {
 
 constexpr Nanos kFlushBound = std::chrono::seconds(2);
 constexpr Nanos kLetGoBound = std::chrono::seconds(30);
+constexpr std::size_t kMaxReason = 512;  // bytes of a text by the program
 constexpr Nanos kPoll = std::chrono::milliseconds(2);
 constexpr Nanos kSpeakUp = std::chrono::seconds(5);
 constexpr GroupId kMeetingGroup{std::numeric_limits<std::uint32_t>::max()};  // of memory that is no group's
@@ -337,6 +339,10 @@ Result<GroupRuntime*> Engine::DeclareCollective(const char* kind, std::uint64_t 
 
 void Engine::NoteCall(Rank rank, const CollectiveShape& shape) {
   if (const Status status = calls_.Note(rank, shape); !status.ok()) Fail(status);
+}
+
+void Engine::Abort(const std::string& reason) {
+  Post([this, reason] { Fail(Unavailable("aborted by its program: " + std::string(Utf8Prefix(reason, kMaxReason)))); });
 }
 
 Status Engine::Leave() {

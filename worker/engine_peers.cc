@@ -1,6 +1,8 @@
 // The side of the engine that knows whom this worker exchanges frames with: by the mode, and by standalone collectives.
+#include <algorithm>
 #include <numeric>
 #include <set>
+#include <string_view>
 
 #include "common/schedule/schedule.h"
 #include "common/transport/interfaces.h"
@@ -34,6 +36,17 @@ Status Engine::ListenForPeers(const std::string& own_address, std::string* nic_h
   if (status.ok() || needed) return status;
   logger_->Warn("other workers cannot reach this one: standalone collectives will fail", {{"why", status.text()}});
   return Status::Ok();
+}
+
+std::uint32_t Engine::local_rank() const {
+  const auto of_worker = [](const Member& m) { return m.role == Role::kWorker; };
+  std::string_view node;
+  for (const Member& m : epoch_.members) {
+    if (of_worker(m) && m.index == rank().value) node = m.node;
+  }
+  return static_cast<std::uint32_t>(std::ranges::count_if(epoch_.members, [&](const Member& m) {
+    return of_worker(m) && m.node == node && m.index < rank().value;
+  }));
 }
 
 // Whom this worker exchanges frames with.
