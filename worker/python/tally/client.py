@@ -102,11 +102,12 @@ class Client:
 
     def _wait(self, call: Callable[[], int], **about: Any) -> None:
         """Makes a call that may wait, which returns a status."""
+        self._handle  # not first on the caller's thread, which a forked child does not have
 
         def body() -> None:
             check(call(), rank=self.rank, **about)
 
-        self._caller.run(body, lambda signal: self._abandon(signal))
+        self._caller.run(body, self._abandon)
 
     def _abandon(self, signal: str) -> None:
         self._library.tally_abort(self._handle, f"interrupted by {signal}".encode())

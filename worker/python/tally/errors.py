@@ -10,7 +10,7 @@ class Error(Exception):
     says it by itself.
     """
 
-    kind = "internal"
+    kind = "internal error"
 
     def __init__(self, text: str, *, rank: Optional[int] = None, step: Optional[int] = None,
                  bucket: Optional[int] = None) -> None:
@@ -46,7 +46,7 @@ class Corrupt(Error):
 class Timeout(Error, TimeoutError):
     """A deadline passed."""
 
-    kind = "timeout"
+    kind = "time-out"
 
 
 class Unsupported(Error):
@@ -64,7 +64,7 @@ class Mismatch(Error):
 class Internal(Error):
     """A fault of the library's own."""
 
-    kind = "internal"
+    kind = "internal error"
 
 
 OF_STATUS: Dict[int, Type[Error]] = {1: InvalidArgument, 2: Unavailable, 3: PeerLost, 4: Corrupt, 5: Timeout,

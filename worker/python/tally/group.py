@@ -118,7 +118,7 @@ class Group:
         return address.value or 0, size.value
 
     def set_weight(self, weight: float) -> None:
-        """This rank's weight in the steps to come (default 1). Before the step's first submit, as the next two."""
+        """This rank's weight in the step that begins (default 1). Before the step's first submit, as the next two."""
         self._check(self._library.tally_set_weight(self._handle, weight))
 
     def set_loss_scale(self, scale: float) -> None:
