@@ -42,6 +42,7 @@ def attach(ddp: DistributedDataParallel, scaler: Any = None, *, client: Optional
     Errors: InvalidArgument, Unsupported (a sharded module, parameters on a device), and those of tally.join.
     """
     _check_module(ddp)
+    parameters = _parameters(ddp)
     if client is None:
         client = _client(ddp, config, settings)
     elif config is not None or settings:
@@ -50,7 +51,7 @@ def attach(ddp: DistributedDataParallel, scaler: Any = None, *, client: Optional
     if world != (client.rank, client.size):
         raise Mismatch(f"attach: the module's process group says rank {world[0]} of {world[1]}, Tally's job rank "
                        f"{client.rank} of {client.size}; sums would not be over the same processes", rank=client.rank)
-    attached = Attached(ddp, client, name or _next_name(client), scaler, optimizer)
+    attached = Attached(ddp, client, name or _next_name(client), parameters, scaler, optimizer)
     ddp.register_comm_hook(attached, _hook)
     return attached
 
@@ -102,13 +103,14 @@ class _Step(NamedTuple):
 class Attached:
     """A module whose gradients Tally sums. One thread, the training loop's."""
 
-    def __init__(self, ddp: DistributedDataParallel, client: Client, name: str, scaler: Any, optimizer: Any) -> None:
+    def __init__(self, ddp: DistributedDataParallel, client: Client, name: str,
+                 parameters: Sequence[Tuple[str, torch.nn.Parameter]], scaler: Any, optimizer: Any) -> None:
         self.client, self.name = client, name
         self.error: Optional[Error] = None      # why training cannot go on
         self.last: Optional[StepResult] = None  # how the last backward's step ended
         self._scaler, self._optimizer = scaler, optimizer
-        self._parameters = _parameters(ddp)
-        self._numbers = {id(parameter): number for number, (_, parameter) in enumerate(self._parameters)}
+        self._parameters = list(parameters)
+        self._numbers = {id(parameter): number for number, (_, parameter) in enumerate(parameters)}
         self._may_be_unused = any(getattr(ddp, flag, False) for flag in ("find_unused_parameters", "static_graph"))
         self._group: Optional[Group] = None
         self._loaded: Optional[Dict[str, Any]] = None
@@ -212,9 +214,8 @@ class Attached:
 
     def _arrive(self, step: _Step, number: int, gradient: torch.Tensor) -> None:
         if number in step.gradients:
-            raise InvalidArgument(f"the gradient of {self._parameters[number][0]} came twice: the last backward() did not "
-                                  "come to its end, and the step cannot be taken back; begin the job anew",
-                                  rank=self.client.rank)
+            raise Internal(f"DDP brought the gradient of {self._parameters[number][0]} twice in one step",
+                           rank=self.client.rank)
         group = self._declared()
         step.gradients[number] = gradient
         # What DDP did not find in the graph is zeros here, and its residual waits for a step that uses it.
