@@ -13,6 +13,10 @@ set_target_properties(tally_shared PROPERTIES
   LINK_DEPENDS ${symbols})
 install(TARGETS tally_shared EXPORT Tally LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} INCLUDES DESTINATION include/tally)
 install(FILES worker/c_api/tally.h DESTINATION include/tally)
+# Any Python 3 of the system: there is nothing compiled in it. It finds the library in the prefix that it lies in.
+install(DIRECTORY worker/python/tally DESTINATION lib/python3/dist-packages COMPONENT python
+  PATTERN __pycache__ EXCLUDE)
+install(DIRECTORY worker/python/examples DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT python PATTERN __pycache__ EXCLUDE)
 
 # find_package(Tally), target Tally::tally, for C and C++.
 include(CMakePackageConfigHelpers)

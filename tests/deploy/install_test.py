@@ -53,7 +53,8 @@ def main():
         prefix = folder / "usr"
         run("cmake", "--install", build, "--prefix", prefix)
         for path in ["lib/systemd/system/tally-server.service", "include/tally/worker/client.h", "include/tally/tally.h",
-                     "share/doc/tally/examples/job.toml", "share/doc/tally/LICENSE"]:
+                     "share/doc/tally/examples/job.toml", "share/doc/tally/LICENSE",
+                     "lib/python3/dist-packages/tally/py.typed"]:
             if not (prefix / path).is_file():
                 sys.exit(f"not installed: {path}")
         library = next(prefix.glob("lib*/**/libtally.so"))
@@ -63,6 +64,10 @@ def main():
             in_c, in_cxx = how(folder / how.__name__, prefix, compilers, flags)
             expect(run(in_c, env=environment), "tally 0.1.0: rank 0 of 1\n")
             expect(run(in_cxx, env=environment), "tally 0.1.0: workers 1\n")
+        if not flags:  # a sanitized library needs a sanitized interpreter
+            python = dict(os.environ, PYTHONPATH=str(prefix / "lib/python3/dist-packages"))
+            expect(run(sys.executable, "-B", "-c", "import tally; print(tally.join(job__workers=1, worker__rank=0).size)",
+                       env=python), "1\n")
         explained = json.loads(run(prefix / "bin/tally", "explain", "--json", "-"))
         if not explained["rows"]:
             sys.exit("tally explain finds no recorded gradient")

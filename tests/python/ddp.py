@@ -1,16 +1,21 @@
 """What the tests of tally.torch train: small models on data that differs by rank, by plain DDP and by Tally."""
+import os
+
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+import support
 import tally.torch
 
 
 def begin():
-    """The rank, with the framework's own process group underneath."""
+    """The rank, with the framework's own process group underneath. It meets in a file: a port that was free when the job
+    began may be taken by now."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", f"file://{support.shared('store')}", rank=int(os.environ["RANK"]),
+                            world_size=int(os.environ["WORLD_SIZE"]))
     return dist.get_rank()
 
 

@@ -45,6 +45,11 @@ def values():
     return json.loads(os.environ["RANK_VALUES"])
 
 
+def shared(name):
+    """The path of a file that all ranks of the job may use."""
+    return os.path.join(os.environ[RESULTS], name)
+
+
 def report(result):
     """What this rank found; before it does what may end it."""
     path = pathlib.Path(os.environ[RESULTS], os.environ["RANK"])

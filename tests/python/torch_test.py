@@ -57,11 +57,11 @@ def halves():
     class Half(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.half = torch.nn.Parameter(torch.zeros(3000, dtype=torch.float16))
-            self.full = torch.nn.Parameter(torch.zeros(50))
+            self.low = torch.nn.Parameter(torch.zeros(3000, dtype=torch.float16))
+            self.high = torch.nn.Parameter(torch.zeros(50))
 
         def forward(self, x):
-            return (self.half.float() * x).sum() + (self.full * x[:50]).sum()
+            return (self.low.float() * x).sum() + (self.high * x[:50]).sum()
 
     module = ddp.wrap(Half(), bucket_cap_mb=0.001)
     attached = ddp.attach(module)
@@ -71,7 +71,7 @@ def halves():
         module.zero_grad()
         module(numbers * (rank + 1 + step)).backward()
         mean = numbers * (2 + step)
-        equal += [torch.equal(module.module.half.grad, mean.half()), torch.equal(module.module.full.grad, mean[:50])]
+        equal += [torch.equal(module.module.low.grad, mean.half()), torch.equal(module.module.high.grad, mean[:50])]
     return equal + [attached.committed]
 
 
