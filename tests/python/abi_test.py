@@ -1,4 +1,5 @@
-"""abi_test.py TALLY_H CC: tally/_abi.py says what tally.h says: functions, numbers, structs; and the library has it all."""
+"""abi_test.py TALLY_H CC: tally/_abi.py says what tally.h says: functions, numbers, structs; and the library has it
+all."""
 import ctypes
 import os
 import pathlib
@@ -68,7 +69,8 @@ class Abi(unittest.TestCase):
                 ours.append(f"{name}.{field} {place.offset} {place.size}")
         with tempfile.TemporaryDirectory() as folder:
             source, program = pathlib.Path(folder, "sizes.c"), pathlib.Path(folder, "sizes")
-            source.write_text(f'#include <stdio.h>\n#include "{HEADER}"\nint main(void) {{\n' + "\n".join(lines) + "\n}\n")
+            body = "\n".join(lines)
+            source.write_text(f'#include <stdio.h>\n#include "{HEADER}"\nint main(void) {{\n{body}\n}}\n')
             subprocess.run([COMPILER, "-std=c99", source, "-o", program], check=True, timeout=60)
             shown = subprocess.run([program], check=True, text=True, capture_output=True, timeout=10).stdout
         self.assertEqual(ours, shown.splitlines())

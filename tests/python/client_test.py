@@ -28,7 +28,8 @@ def collectives():
     import torch
     with tally.join(aggregation__mode="ring") as client:
         rank, size = client.rank, client.size
-        assert (size, client.local_rank, client.servers) == (3, rank, 0) and client.describe().startswith("schedule ring")
+        assert (size, client.local_rank, client.servers) == (3, rank, 0)
+        assert client.describe().startswith("schedule ring")
         # C01: every layout gives the exact sum in the caller's own; worker and position differ.
         base = ((numpy.arange(64 * 6) * 7 % 251) - 125).astype(numpy.float32).reshape(64, 6)
         for layout in (lambda a: a, lambda a: a.T, lambda a: a[:, ::2], lambda a: a[::-1, ::-3]):
@@ -51,7 +52,8 @@ def collectives():
         gives(tally.InvalidArgument, lambda: client.all_reduce(numpy.zeros(3, int), "mean"))
         gives(tally.InvalidArgument, lambda: client.reduce_scatter(numpy.zeros((4, 2))), "3 ranks")
         gives(tally.InvalidArgument, lambda: client.all_gather(bytes(2)), "out=")
-        gives(tally.InvalidArgument, lambda: client.all_gather(base, out=numpy.zeros(3, numpy.float32)), "expected 1152")
+        small = numpy.zeros(3, numpy.float32)
+        gives(tally.InvalidArgument, lambda: client.all_gather(base, out=small), "expected 1152", "got 3")
         gives(tally.InvalidArgument, lambda: client.broadcast(base, root=3))
         assert (client.broadcast(numpy.full(5, rank), 1) == 1).all()
         assert client.all_gather(torch.tensor([[rank, -rank]])).tolist() == [[[0, 0]], [[1, -1]], [[2, -2]]]
@@ -77,7 +79,8 @@ def groups():
                                  buckets=[["half"], ["none", "matrix"]])
     assert group.buckets == ((1,), (2, 0)) and group.number("half") == 1
     base = numpy.arange(35, dtype=numpy.float32).reshape(5, 7)
-    for turn, layout in enumerate((lambda a: a, lambda a: numpy.asfortranarray(a), lambda a: numpy.repeat(a, 2, 1)[:, ::2],
+    for turn, layout in enumerate((lambda a: a, lambda a: numpy.asfortranarray(a),
+                                   lambda a: numpy.repeat(a, 2, 1)[:, ::2],
                                    lambda a: numpy.ascontiguousarray(a[::-1])[::-1])):
         assert group.step == turn
         mine = layout(base * (rank + 1))
@@ -95,8 +98,9 @@ def groups():
         assert group.output("half").tolist() == [0.5, 0, 1, -0.5] == group.output_float(1).tolist()
     output = group.output("matrix")
     assert not output.flags.writeable
-    gives(tally.InvalidArgument, lambda: group.submit(1, [numpy.zeros((0, 3), "f4"), base.T]), "7x5", "matrix")
-    gives(tally.InvalidArgument, lambda: group.submit(1, [numpy.zeros((0, 3), "f4"), base.astype("f8")]), "expected fp32")
+    empty = numpy.zeros((0, 3), "f4")
+    gives(tally.InvalidArgument, lambda: group.submit(1, [empty, base.T]), "7x5", "matrix")
+    gives(tally.InvalidArgument, lambda: group.submit(1, [empty, base.astype("f8")]), "expected fp32")
     gives(tally.InvalidArgument, lambda: group.submit(1, [base]), "2 tensors")
     error = gives(tally.InvalidArgument, lambda: group.submit(9))
     assert (error.rank, error.step, error.bucket, error.peer) == (rank, 4, 9, None)
@@ -245,6 +249,16 @@ def ended_by_exception():
         support.report([error.kind, error.rank])
 
 
+def uncaught():
+    """As above, by a program that only joined and then ended."""
+    import tally
+    client = tally.join()
+    if client.rank == 1:
+        raise RuntimeError("the data set is gone")
+    error = gives(tally.Error, client.barrier, "rank 1", "the data set is gone")
+    support.report([error.kind, error.rank])
+
+
 def killed():
     import tally
     client = tally.join(**{key.replace(".", "__"): value for key, value in QUICK.items()})
@@ -294,8 +308,9 @@ class Clients(support.TestCase):
         self.assertEqual(self.run_ranks(forked), [0, 0])
 
     def test_an_exception_tells_the_others_why(self):
-        job = support.run_job(ended_by_exception)
-        self.assertEqual(job.results[0], ["unavailable", 0], job.output)
+        for body in ended_by_exception, uncaught:
+            job = support.run_job(body)
+            self.assertEqual(job.results[0], ["unavailable", 0], job.output)
 
     def test_a_killed_rank_is_named(self):
         job = support.run_job(killed)

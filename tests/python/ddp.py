@@ -11,8 +11,8 @@ import tally.torch
 
 
 def begin():
-    """The rank, with the framework's own process group underneath. It meets in a file: a port that was free when the job
-    began may be taken by now."""
+    """The rank, with the framework's own process group underneath. It meets in a file: a port that was free when the
+    job began may be taken by now."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{support.shared('store')}", rank=int(os.environ["RANK"]),
                             world_size=int(os.environ["WORLD_SIZE"]))
@@ -22,7 +22,8 @@ def begin():
 def mlp(bias=True):
     """40,000 parameters: several buckets of DDP's (its first one after 1 MiB or `bucket_cap_mb`) and of Tally's."""
     torch.manual_seed(1)
-    return nn.Sequential(nn.Linear(20, 150, bias), nn.ReLU(), nn.Linear(150, 200, bias), nn.Tanh(), nn.Linear(200, 10, bias))
+    return nn.Sequential(nn.Linear(20, 150, bias), nn.ReLU(), nn.Linear(150, 200, bias), nn.Tanh(),
+                         nn.Linear(200, 10, bias))
 
 
 class Tied(nn.Module):

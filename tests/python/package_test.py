@@ -1,5 +1,5 @@
-"""package_test.py SOURCES LIBRARY: the wheel holds what it says, and the package in it finds the library beside itself; so
-does one in a prefix; every name has type hints."""
+"""package_test.py SOURCES LIBRARY: the wheel holds what it says, and the package in it finds the library beside itself;
+so does one in a prefix; every name has type hints."""
 import csv
 import inspect
 import os
@@ -56,8 +56,8 @@ class Package(unittest.TestCase):
         found = 0
         for module in tally, tally.torch:
             for thing in (getattr(module, name) for name in module.__all__):
-                functions = [f for _, f in inspect.getmembers(thing, inspect.isfunction)] if inspect.isclass(thing) else [thing]
-                for function in filter(inspect.isfunction, functions):
+                members = inspect.getmembers(thing) if inspect.isclass(thing) else [("", thing)]
+                for function in (member for _, member in members if inspect.isfunction(member)):
                     if function.__module__.split(".")[0] == "tally":
                         signature = inspect.signature(function)
                         hints = [p.annotation for name, p in signature.parameters.items() if name != "self"]

@@ -1,4 +1,5 @@
-"""Whole jobs whose ranks are processes: a test file is also its ranks' program, and each rank writes what it found as JSON.
+"""Whole jobs whose ranks are processes: a test file is also its ranks' program, and each rank writes what it found as
+JSON.
 
 Programs and the library come by the variables RUN_TALLY and LIBTALLY, which CMake sets.
 """

@@ -1,5 +1,5 @@
-"""tally.torch where a step does not count, or training cannot go on: numbers that are not finite, votes, loss scales, lost
-ranks, a backward that did not come to its end."""
+"""tally.torch where a step does not count, or training cannot go on: numbers that are not finite, votes, loss scales,
+lost ranks, a backward that did not come to its end."""
 import os
 import signal
 import threading
@@ -30,8 +30,8 @@ class Scaler:
 
 
 def scaled():
-    """Scales change by powers of two, so training with them is training without; one rank's Inf skips on all, and the same
-    as if the step had not been, residuals too (topk, C20)."""
+    """Scales change by powers of two, so training with them is training without; one rank's Inf skips on all, and the
+    same as if the step had not been, residuals too (topk, C20)."""
     import ddp
     torch = ddp.torch
     rank = ddp.begin()
@@ -99,7 +99,8 @@ def voted():
 
 
 def killed():
-    """Rank 1 dies in its third backward: rank 0's ends with an error that names it, its gradients as backward left them."""
+    """Rank 1 dies in its third backward: rank 0's ends with an error that names it, its gradients as backward left
+    them."""
     import ddp
     import tally
     torch = ddp.torch

@@ -368,7 +368,8 @@ class Compressed(support.TestCase):
         dense = None
         for codec, servers in (("none", 0), ("int8", 1), ("topk", 0)):
             settings = {"compression.codec": codec, "compression.ratio": 0.05}
-            for before, plain, ours, residual, sent, equal in self.run_ranks(compressed, servers=servers, settings=settings):
+            ranks = self.run_ranks(compressed, servers=servers, settings=settings)
+            for before, plain, ours, residual, sent, equal in ranks:
                 self.assertLess(plain, before / 2)
                 self.assertLess(ours, before / 2, codec)
                 self.assertTrue(equal)

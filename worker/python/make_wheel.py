@@ -1,4 +1,5 @@
-"""make_wheel.py LIBRARY FOLDER: a wheel of the package and the built libtally.so for any Python 3 on this kind of machine.
+"""make_wheel.py LIBRARY FOLDER: a wheel of the package and the built libtally.so for any Python 3 on this kind of
+machine.
 
 By hand, as nothing is compiled: a wheel is a zip archive with three files that say what is in it. What libtally itself
 needs (libzmq, Cap'n Proto, …) comes from the system, so a wheel is for the distribution that it was built on.

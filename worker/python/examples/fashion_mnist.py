@@ -1,4 +1,5 @@
-"""A small convolutional net on Fashion-MNIST, by PyTorch's DistributedDataParallel; with --tally Tally sums its gradients.
+"""A small convolutional net on Fashion-MNIST, by PyTorch's DistributedDataParallel; with --tally Tally sums its
+gradients.
 
     tally run -n 2 -- python3 fashion_mnist.py                                           plain DDP over Gloo
     tally run -n 2 -- python3 fashion_mnist.py --tally                                   a ring
@@ -31,8 +32,9 @@ def load(folder, part):
 
 def build():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(),
-                         nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32 * 49, 256), nn.ReLU(), nn.Linear(256, 10))
+    return nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+                         nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+                         nn.Linear(32 * 49, 256), nn.ReLU(), nn.Linear(256, 10))
 
 
 def main():

@@ -1,4 +1,5 @@
-"""Tally in Python: gradients summed over workers. tally.join() for arrays of any kind, tally.torch.attach(ddp) for PyTorch.
+"""Tally in Python: gradients summed over workers. tally.join() for arrays of any kind, tally.torch.attach(ddp) for
+PyTorch.
 
 Pure Python over the C interface of libtally; numpy and torch are used if they are there.
 """

@@ -1,5 +1,6 @@
-"""Other people's arrays as memory: the buffer protocol (numpy, bytearray, array.array, memoryview), else DLPack (torch).
-What cannot be read right is refused here: another byte order or type, a device, pointers in place of numbers."""
+"""Other people's arrays as memory: the buffer protocol (numpy, bytearray, array.array, memoryview), else DLPack
+(torch). What cannot be read right is refused here: another byte order or type, a device, pointers in place of
+numbers."""
 import ctypes
 import sys
 from typing import Any, List, Optional, Sequence, Tuple
@@ -100,21 +101,23 @@ def _from_buffer(array: Any, view: memoryview) -> Memory:
     name = {4: "INT32", 8: "INT64"}.get(view.itemsize) if letter in ("i", "l", "q") else _OF_FORMAT.get(letter)
     foreign = order in (">", "!") if sys.byteorder == "little" else order == "<"
     if name is None or (foreign and view.itemsize > 1):
-        raise InvalidArgument(f"{_named(array)} of buffer format {view.format!r}: expected {_TYPES} in this machine's byte "
-                              "order; convert it first")
+        raise InvalidArgument(f"{_named(array)} of buffer format {view.format!r}: expected {_TYPES} in this machine's "
+                              "byte order; convert it first")
     dtype = _abi.DTYPE.index(name)
     if view.suboffsets and any(offset >= 0 for offset in view.suboffsets):
         raise InvalidArgument(f"{_named(array)}: expected numbers, got pointers to them (suboffsets)")
     if any(stride % view.itemsize for stride in view.strides):
-        raise InvalidArgument(f"{_named(array)}: strides of {view.strides} bytes are no multiples of {view.itemsize}; copy it")
+        raise InvalidArgument(f"{_named(array)}: strides of {view.strides} bytes are no multiples of {view.itemsize}; "
+                              "copy it")
     strides = [stride // view.itemsize for stride in view.strides]
     return Memory(view, _address(view), dtype, view.shape, strides, not view.readonly)
 
 
 class _DLTensor(ctypes.Structure):
     _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
-                ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
-                ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
+                ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8),
+                ("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64)),
+                ("strides", ctypes.POINTER(ctypes.c_int64)),
                 ("byte_offset", ctypes.c_uint64)]
 
 
@@ -137,7 +140,8 @@ def _from_dlpack(array: Any) -> Memory:
     tensor = _DLTensor.from_address(_capsule_pointer(capsule, _DLPACK_NAME))
     name = _OF_DLPACK.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
     if name is None:
-        raise InvalidArgument(f"{_named(array)} of DLPack type {(tensor.code, tensor.bits, tensor.lanes)}: expected {_TYPES}")
+        raise InvalidArgument(f"{_named(array)} of DLPack type {(tensor.code, tensor.bits, tensor.lanes)}: expected "
+                              f"{_TYPES}")
     shape = tensor.shape[:tensor.ndim]
     strides = tensor.strides[:tensor.ndim] if tensor.strides else None
     # DLPack does not say what may be written; jax's arrays for one may not.
@@ -184,8 +188,8 @@ _NUMPY = {_abi.FLOAT32: "float32", _abi.FLOAT16: "float16", _abi.BFLOAT16: "uint
 
 
 def view_of(address: int, dtype: int, shape: Sequence[int], owner: Any, writable: bool) -> Any:
-    """The library's memory as a numpy array (bf16 as uint16, its bits), or without numpy as a memoryview (both 16-bit types
-    as bits). `owner` lives as long as the view."""
+    """The library's memory as a numpy array (bf16 as uint16, its bits), or without numpy as a memoryview (both 16-bit
+    types as bits). `owner` lives as long as the view."""
     memory = raw_view(address, count(shape) * _abi.ITEM_BYTES[dtype], owner)
     try:
         import numpy

@@ -1,5 +1,5 @@
-"""Calls that wait, such that Ctrl-C ends them. Python runs signal handlers on the main thread alone and not within a call
-of C, so the main thread lets another one make the call and waits itself where handlers do run."""
+"""Calls that wait, such that Ctrl-C ends them. Python runs signal handlers on the main thread alone and not within a
+call of C, so the main thread lets another one make the call and waits itself where handlers do run."""
 import queue
 import threading
 from typing import Any, Callable, List, Optional
@@ -30,8 +30,8 @@ class Caller:
         self._thread: Optional[threading.Thread] = None
 
     def run(self, body: Callable[[], Any], interrupt: Callable[[str], None]) -> Any:
-        """What `body` returns or raises. If a signal's handler raises meanwhile (KeyboardInterrupt), `interrupt` is called
-        with its name to make `body` return soon, and the handler's exception is raised."""
+        """What `body` returns or raises. If a signal's handler raises meanwhile (KeyboardInterrupt), `interrupt` is
+        called with its name to make `body` return soon, and the handler's exception is raised."""
         if threading.current_thread() is not threading.main_thread():
             return body()
         if self._thread is None:

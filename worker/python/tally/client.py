@@ -2,6 +2,7 @@
 import atexit
 import ctypes
 import os
+import sys
 import weakref
 from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -37,8 +38,9 @@ def join(config: Optional[Union[str, "os.PathLike[str]"]] = None, settings: Opti
          **more: Setting) -> "Client":
     """Joins the job and waits until every member is there, at most membership.join_timeout.
 
-    `config`: a TOML file; `settings`: {"aggregation.mode": "ring"}, stronger than the file and the environment; as keyword
-    arguments a dot is two underscores: aggregation__mode="ring". Errors: InvalidArgument, Unavailable, Mismatch, Timeout.
+    `config`: a TOML file; `settings`: {"aggregation.mode": "ring"}, stronger than the file and the environment; as
+    keyword arguments a dot is two underscores: aggregation__mode="ring". Errors: InvalidArgument, Unavailable,
+    Mismatch, Timeout.
     """
     texts = setting_texts({**(settings or {}), **{key.replace("__", "."): value for key, value in more.items()}})
     encoded = [text.encode() for text in texts]
@@ -68,28 +70,26 @@ def setting_texts(settings: Mapping[str, Setting]) -> List[str]:
             parts = [text(key, part) for part in value]
             if not any("," in part for part in parts):
                 return ",".join(parts)
-        raise InvalidArgument(f"setting {key}: expected text, a number, a truth value or a list of such without commas, got "
-                              f"{value!r}")
+        raise InvalidArgument(f"setting {key}: expected text, a number, a truth value or a list of such without "
+                              f"commas, got {value!r}")
 
     return [f"{key}={text(key, value)}" for key, value in settings.items()]
 
 
 class Client:
-    """A member of a job. One thread for all its calls but Ticket.wait and Ticket.done; each group may have a thread of its
-    own. Calls that wait let other Python threads run.
+    """A member of a job. One thread for all its calls but Ticket.wait and Ticket.done; each group may have a thread of
+    its own. Calls that wait let other Python threads run.
 
     Ctrl-C while the main thread waits ends the job on all members (abort) and raises KeyboardInterrupt; during join it
-    gives up joining. As a context manager: leaves at the end, aborts if the block ends by an exception. Memory that groups
-    gave out stays good as long as somebody holds it. A forked child must not use its parent's client.
+    gives up joining. As a context manager: leaves at the end, aborts if the block ends by an exception. Memory that
+    groups gave out stays good as long as somebody holds it. A forked child must not use its parent's client.
     """
 
     def __init__(self, handle: int, caller: Caller) -> None:
         self._library, self._caller, self._pointer, self._pid = library(), caller, handle, os.getpid()
         self._left = False
         self.rank: int = self._library.tally_rank(handle)
-        self.size: int = self._library.tally_size(handle)
         self.local_rank: int = self._library.tally_local_rank(handle)
-        self.servers: int = self._library.tally_servers(handle)
         self._close = weakref.finalize(self, _close, self._library, handle, caller, self._pid)
         self._close.atexit = False  # a daemon thread may still be in a call then; leaving is what the others need
         _clients.add(self)
@@ -113,6 +113,15 @@ class Client:
         self._library.tally_abort(self._handle, f"interrupted by {signal}".encode())
 
     @property
+    def size(self) -> int:
+        """Workers."""
+        return self._library.tally_size(self._handle)
+
+    @property
+    def servers(self) -> int:
+        return self._library.tally_servers(self._handle)
+
+    @property
     def epoch(self) -> int:
         return self._library.tally_epoch(self._handle)
 
@@ -132,9 +141,10 @@ class Client:
     def declare_group(self, tensors: Union[Mapping[str, TensorLike], Sequence[Tuple[str, TensorLike]]],
                       name: str = "default", buckets: Optional[Sequence[Sequence[str]]] = None,
                       first_step: int = 0) -> Group:
-        """Declares gradients that step together, in the same order of groups on all ranks. A tensor is given by an array of
-        its shape and type, or by (shape, type), type being "float32", "float16" or "bfloat16". `buckets`: names, equal on
-        all ranks; None: by bucket.cap in the reverse order of declaration. `first_step`: where a saved job goes on."""
+        """Declares gradients that step together, in the same order of groups on all ranks. A tensor is given by an
+        array of its shape and type, or by (shape, type), type being "float32", "float16" or "bfloat16". `buckets`:
+        names, equal on all ranks; None: by bucket.cap in the reverse order of declaration. `first_step`: where a saved
+        job goes on."""
         return declare(self, tensors, name, buckets, first_step)
 
     def barrier(self) -> None:
@@ -142,8 +152,8 @@ class Client:
         self._wait(lambda: self._library.tally_barrier(self._handle))
 
     def all_reduce(self, array: Any, op: str = "sum") -> Any:
-        """All ranks' arrays become what `op` (sum, mean, min, max, product, and, or, xor) makes of them, in place. Returns
-        the array. An array with gaps is packed and written back; a read-only one is refused."""
+        """All ranks' arrays become what `op` (sum, mean, min, max, product, and, or, xor) makes of them, in place.
+        Returns the array. An array with gaps is packed and written back; a read-only one is refused."""
         number = _choice("op", op, _abi.OP)
         return self._in_place(array, lambda memory: lambda: self._library.tally_all_reduce(
             self._handle, memory.address, memory.elements, memory.dtype, number))
@@ -169,12 +179,12 @@ class Client:
         source = self._packed(array)
         memory = _arrays.describe(source)
         if not memory.shape or memory.shape[0] % self.size:
-            raise InvalidArgument(f"reduce_scatter: expected a first dimension that {self.size} ranks can share, got shape "
-                                  f"{memory.shape}")
+            raise InvalidArgument(f"reduce_scatter: expected a first dimension that {self.size} ranks can share, got "
+                                  f"shape {memory.shape}")
         out = _output(array, out, (memory.shape[0] // self.size, *memory.shape[1:]))
         target = _writable(out, memory, memory.elements // self.size)
-        self._wait(lambda: self._library.tally_reduce_scatter(self._handle, memory.address, target.elements, memory.dtype,
-                                                              number, target.address))
+        self._wait(lambda: self._library.tally_reduce_scatter(self._handle, memory.address, target.elements,
+                                                              memory.dtype, number, target.address))
         return out
 
     def _packed(self, array: Any) -> Any:
@@ -219,8 +229,10 @@ def _close(lib: Any, handle: int, caller: Caller, pid: int) -> None:
 
 @atexit.register
 def _leave_all() -> None:
+    """A program that ends by an exception nobody caught tells the others why."""
+    error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
     for client in list(_clients):
-        client.leave()
+        client.__exit__(None if error is None else type(error), error, None)
 
 
 def _choice(what: str, name: str, names: Sequence[str]) -> int:
@@ -246,9 +258,10 @@ def _output(array: Any, out: Any, shape: Sequence[int]) -> Any:
 def _writable(out: Any, like: _arrays.Memory, elements: int) -> _arrays.Memory:
     memory = _arrays.describe(out)
     if not memory.writable or not memory.packed or memory.dtype != like.dtype or memory.elements != elements:
-        raise InvalidArgument(
-            f"out: expected {elements} writable {_abi.DTYPE[like.dtype].lower()} without gaps, got {memory.elements} "
-            f"{'' if memory.writable else 'read-only '}{_abi.DTYPE[memory.dtype].lower()}{'' if memory.packed else ' with gaps'}")
+        got = [str(memory.elements), "" if memory.writable else "read-only", _abi.DTYPE[memory.dtype].lower(),
+               "" if memory.packed else "with gaps"]
+        raise InvalidArgument(f"out: expected {elements} writable {_abi.DTYPE[like.dtype].lower()} without gaps, got "
+                              f"{' '.join(part for part in got if part)}")
     return memory
 
 

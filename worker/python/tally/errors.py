@@ -5,9 +5,9 @@ from typing import Dict, Optional, Type
 class Error(Exception):
     """A call of Tally's failed; the text says who, what, expected, got, what to do.
 
-    `kind` is the kind's name ("peer lost"), `rank` this process's own, `step` and `bucket` those that the call was about.
-    What the call did not know is None. Which peer is concerned stands in the text alone: `peer` is None until the library
-    says it by itself.
+    `kind` is the kind's name ("peer lost"), `rank` this process's own, `step` and `bucket` those that the call was
+    about. What the call did not know is None. Which peer is concerned stands in the text alone: `peer` is None until
+    the library says it by itself.
     """
 
     kind = "internal error"

@@ -47,8 +47,8 @@ class Ticket:
 
 
 class Group:
-    """Made by Client.declare_group, lives as long as its client. A tensor is named by its number in this rank's order of
-    declaration or by its name."""
+    """Made by Client.declare_group, lives as long as its client. A tensor is named by its number in this rank's order
+    of declaration or by its name."""
 
     def __init__(self, client: "Client", handle: int, name: str, tensors: Sequence[Tensor]) -> None:
         self._client, self._pointer, self._library = client, handle, library()
@@ -86,15 +86,16 @@ class Group:
         return self._library.tally_step(self._pointer)
 
     def input(self, tensor: TensorId) -> Any:
-        """The library's own memory for a tensor's gradient (zero at first): what is written there is handed over without a
-        copy. Not to be written between submit of its bucket and the end of end_step. A numpy array (bf16 as uint16, its
-        bits), without numpy a memoryview."""
+        """The library's own memory for a tensor's gradient (zero at first): what is written there is handed over
+        without a copy. Not to be written between submit of its bucket and the end of end_step. A numpy array (bf16 as
+        uint16, its bits), without numpy a memoryview."""
         address, _ = self._memory(self._library.tally_input, tensor)
         number = self.number(tensor)
         return _arrays.view_of(address, self._dtype(number), self.tensors[number].shape, self._client, True)
 
     def output(self, tensor: TensorId) -> Any:
-        """The mean over the ranks, of the tensor's type, read-only. Valid after wait until the next step's first submit."""
+        """The mean over the ranks, of the tensor's type, read-only. Valid after wait until the next step's first
+        submit."""
         address, _ = self._memory(self._library.tally_output, tensor)
         number = self.number(tensor)
         return _arrays.view_of(address, self._dtype(number), self.tensors[number].shape, self._client, False)
@@ -130,13 +131,15 @@ class Group:
         self._check(self._library.tally_set_learning_rate(self._handle, rate))
 
     def keep(self, tensor: TensorId) -> None:
-        """No gradient of the tensor here in this step: zeros count, and its residual stays. Before its bucket's submit."""
+        """No gradient of the tensor here in this step: zeros count, and its residual stays. Before its bucket's
+        submit."""
         self._check(self._library.tally_keep(self._handle, self.number(tensor)))
 
     def submit(self, bucket: int, arrays: Optional[Sequence[Any]] = None) -> Ticket:
-        """Hands a bucket over; does not wait for others. `arrays`: one for each tensor of the bucket, in its order; None:
-        what was written to `input`. An array without gaps is read where it lies and must stay as it is until end_step;
-        another one is copied first; one of another shape, type or device is refused, and nothing was handed over."""
+        """Hands a bucket over; does not wait for others. `arrays`: one for each tensor of the bucket, in its order;
+        None: what was written to `input`. An array without gaps is read where it lies and must stay as it is until
+        end_step; another one is copied first; one of another shape, type or device is refused, and nothing was handed
+        over."""
         ticket = ctypes.c_void_p()
         memories = [_arrays.describe(array) for array in arrays or ()]
         given, alive = (_abi.Array * max(len(memories), 1))(), []
@@ -150,25 +153,28 @@ class Group:
         return Ticket(self, bucket, step, ticket.value or 0)
 
     def end_step(self, skip: bool = False) -> StepResult:
-        """Hands nothing more over in this step (a bucket that was not submitted counts as zeros), waits for all means and
-        for the verdict; any rank's `skip` skips for all. After an error the step did not end."""
+        """Hands nothing more over in this step (a bucket that was not submitted counts as zeros), waits for all means
+        and for the verdict; any rank's `skip` skips for all. After an error the step did not end."""
         result = _abi.StepResult()
         handle = self._handle
-        self._client._wait(lambda: self._library.tally_end_step(handle, int(skip), ctypes.byref(result)), step=self.step)
+        self._client._wait(lambda: self._library.tally_end_step(handle, int(skip), ctypes.byref(result)),
+                           step=self.step)
         self._held.clear()
         return StepResult(result.step, result.committed != 0, result.reason.decode(errors="replace"))
 
     def export_state(self) -> bytes:
         """What this rank's codecs carry from step to step, for a checkpoint; between steps only."""
         state, size = ctypes.c_void_p(), ctypes.c_size_t()
-        self._client._wait(lambda: self._library.tally_export_state(self._handle, ctypes.byref(state), ctypes.byref(size)))
+        self._client._wait(lambda: self._library.tally_export_state(self._handle, ctypes.byref(state),
+                                                                    ctypes.byref(size)))
         try:
             return ctypes.string_at(state, size.value)
         finally:
             self._library.tally_free(state)
 
     def import_state(self, state: bytes) -> None:
-        """Puts back what the same rank exported, on all ranks or none, in a group whose next step is the one of then."""
+        """Puts back what the same rank exported, on all ranks or none, in a group whose next step is the one of
+        then."""
         self._client._wait(lambda: self._library.tally_import_state(self._handle, state, len(state)))
 
 

@@ -1,9 +1,11 @@
 """PyTorch: attach(ddp) lets Tally sum the gradients of a DistributedDataParallel module.
 
-Tally's buckets are its own (bucket.cap, in the reverse order of named_parameters); one is handed over when DDP's buckets
-have brought all its parameters. DDP may thus rebuild its buckets, delay or reorder them: residuals go by parameter, and no
-sum depends on it (D40 in ARCHITECTURE.md). Gradients are read where DDP has them; means are copied there once.
+Tally's buckets are its own (bucket.cap, in the reverse order of named_parameters); one is handed over when DDP's
+buckets have brought all its parameters. DDP may thus rebuild its buckets, delay or reorder them: residuals go by
+parameter, and no sum depends on it (D40 in ARCHITECTURE.md). Gradients are read where DDP has them; means are copied
+there once.
 """
+import itertools
 import queue
 import threading
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
@@ -23,7 +25,7 @@ _SHARDED = ("FullyShardedDataParallel", "FSDPModule")
 _STATE_VERSION = 1
 
 _joined: Optional[Client] = None  # by attach calls without a client
-_attached: Dict[str, int] = {}    # names given by attach, per process
+_numbers = itertools.count(1)     # of modules, for their groups' names
 
 
 def attach(ddp: DistributedDataParallel, scaler: Any = None, *, client: Optional[Client] = None,
@@ -31,8 +33,8 @@ def attach(ddp: DistributedDataParallel, scaler: Any = None, *, client: Optional
            config: Optional[str] = None, **settings: Setting) -> "Attached":
     """Sums this module's gradients by Tally from now on. All ranks attach the same modules in the same order.
 
-    `scaler`: a GradScaler, whose scale is read in each step and must be equal on all ranks. `client`: None joins the job
-    once per process, with `config` and `settings` as tally.join takes them. `optimizer`: whose learning rate
+    `scaler`: a GradScaler, whose scale is read in each step and must be equal on all ranks. `client`: None joins the
+    job once per process, with `config` and `settings` as tally.join takes them. `optimizer`: whose learning rate
     compression.ef_lr_correction follows. `name`: of the module's group.
 
     Gradients are means over the ranks, as DDP's own. A step that any rank skips (a number that is not finite,
@@ -51,7 +53,7 @@ def attach(ddp: DistributedDataParallel, scaler: Any = None, *, client: Optional
     if world != (client.rank, client.size):
         raise Mismatch(f"attach: the module's process group says rank {world[0]} of {world[1]}, Tally's job rank "
                        f"{client.rank} of {client.size}; sums would not be over the same processes", rank=client.rank)
-    attached = Attached(ddp, client, name or _next_name(client), parameters, scaler, optimizer)
+    attached = Attached(ddp, client, name or f"ddp.{next(_numbers)}", parameters, scaler, optimizer)
     ddp.register_comm_hook(attached, _hook)
     return attached
 
@@ -60,8 +62,8 @@ def _check_module(module: Any) -> None:
     for part in module.modules() if isinstance(module, torch.nn.Module) else [module]:
         for kind in type(part).__mro__:
             if kind.__name__ in _SHARDED:
-                raise Unsupported(f"attach: {kind.__name__} shards parameters and gradients, which Tally does not sum; use "
-                                  "DistributedDataParallel")
+                raise Unsupported(f"attach: {kind.__name__} shards parameters and gradients, which Tally does not sum; "
+                                  "use DistributedDataParallel")
     if not isinstance(module, DistributedDataParallel):
         raise InvalidArgument(f"attach: expected a DistributedDataParallel module, got {type(module).__name__}")
 
@@ -74,17 +76,11 @@ def _client(ddp: DistributedDataParallel, config: Optional[str], settings: Dict[
         return _joined
     rank, size = dist.get_rank(ddp.process_group), dist.get_world_size(ddp.process_group)
     if size != dist.get_world_size():
-        raise InvalidArgument(f"attach: the module's process group has {size} of {dist.get_world_size()} processes: join "
-                              "them by tally.join and give attach the client")
+        raise InvalidArgument(f"attach: the module's process group has {size} of {dist.get_world_size()} processes: "
+                              "join them by tally.join and give attach the client")
     # As torch was told them, which need not be by variables.
     _joined = join(config, {"worker.rank": rank, "job.workers": size}, **settings)
     return _joined
-
-
-def _next_name(client: Client) -> str:
-    key = str(id(client))
-    _attached[key] = _attached.get(key, 0) + 1
-    return f"ddp.{_attached[key]}"
 
 
 def _hook(state: "Attached", bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -125,7 +121,8 @@ class Attached:
 
     @property
     def committed(self) -> bool:
-        """Whether the last backward's step counts on all ranks; if not, its gradients are NaN and residuals as before."""
+        """Whether the last backward's step counts on all ranks; if not, its gradients are NaN and residuals as
+        before."""
         return self.last is not None and self.last.committed
 
     def skip_step(self) -> None:
@@ -133,7 +130,8 @@ class Attached:
         self._skip = True
 
     def set_weight(self, weight: float) -> None:
-        """This rank's weight in the mean (default 1; for example its number of samples), from the next backward() on."""
+        """This rank's weight in the mean (default 1; for example its number of samples), from the next backward()
+        on."""
         self._weight = float(weight)
 
     def state_dict(self) -> Dict[str, Any]:
@@ -144,16 +142,16 @@ class Attached:
                 "state": state}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Goes on from what the same rank saved, on all ranks; before the first forward. Errors: InvalidArgument, Mismatch;
-        what does not fit the tensors or codecs is refused by the first forward."""
+        """Goes on from what the same rank saved, on all ranks; before the first forward. Errors: InvalidArgument,
+        Mismatch; what does not fit the tensors or codecs is refused by the first forward."""
         if self._group is not None:
             raise InvalidArgument("load_state_dict: expected before the module's first forward", rank=self.client.rank)
         if state.get("version") != _STATE_VERSION:
             raise Unsupported(f"load_state_dict: version {state.get('version')}, this package reads {_STATE_VERSION}")
         for key, own in (("rank", self.client.rank), ("size", self.client.size)):
             if state[key] != own:
-                raise Mismatch(f"load_state_dict: the state is of {key} {state[key]}, this process's {key} is {own}: each "
-                               "rank reads its own, in a job of as many", rank=self.client.rank)
+                raise Mismatch(f"load_state_dict: the state is of {key} {state[key]}, this process's {key} is {own}: "
+                               "each rank reads its own, in a job of as many", rank=self.client.rank)
         self._loaded = state
 
     def _before_forward(self, module: Any, inputs: Any) -> None:
@@ -208,8 +206,8 @@ class Attached:
     def _number(self, parameter: torch.Tensor) -> int:
         number = self._numbers.get(id(parameter))
         if number is None:
-            raise Internal(f"DDP brought the gradient of a parameter of shape {tuple(parameter.shape)} that the module did "
-                           "not have when it was attached", rank=self.client.rank)
+            raise Internal(f"DDP brought the gradient of a parameter of shape {tuple(parameter.shape)} that the module "
+                           "did not have when it was attached", rank=self.client.rank)
         return number
 
     def _arrive(self, step: _Step, number: int, gradient: torch.Tensor) -> None:
