@@ -76,24 +76,29 @@ TestCluster::~TestCluster() {
   if (held_port_ >= 0) close(held_port_);
 }
 
-Result<LoadedConfig> TestCluster::WorkerConfig(std::uint32_t rank) {
-  ConfigSources sources;
-  sources.overrides = BaseSettings();
-  sources.overrides.push_back("job.workers=" + std::to_string(options_.workers));
-  sources.overrides.push_back("worker.rank=" + std::to_string(rank));
-  sources.overrides.push_back("coordinator.address=" + coordinator_);
+std::vector<std::string> TestCluster::WorkerSettings(std::uint32_t rank) const {
+  std::vector<std::string> settings = BaseSettings();
+  settings.push_back("job.workers=" + std::to_string(options_.workers));
+  settings.push_back("worker.rank=" + std::to_string(rank));
+  settings.push_back("coordinator.address=" + coordinator_);
   if (!addresses_.empty()) {
     std::string list;
     for (const std::string& address : addresses_) list += (list.empty() ? "" : ",") + address;
-    sources.overrides.push_back("servers.addresses=" + list);
+    settings.push_back("servers.addresses=" + list);
   }
   const std::uint32_t nodes = options_.nodes == 0 && options_.dealt ? 3 : options_.nodes;
-  if (nodes != 0) sources.overrides.push_back("topology.node=n" + std::to_string(rank % nodes));
-  if (options_.dealt) sources.overrides.push_back("topology.switch=s/l" + std::to_string(rank % nodes % 2));
-  for (const std::string& setting : options_.settings) sources.overrides.push_back(setting);
+  if (nodes != 0) settings.push_back("topology.node=n" + std::to_string(rank % nodes));
+  if (options_.dealt) settings.push_back("topology.switch=s/l" + std::to_string(rank % nodes % 2));
+  for (const std::string& setting : options_.settings) settings.push_back(setting);
   if (options_.rank_settings) {
-    for (const std::string& setting : options_.rank_settings(rank)) sources.overrides.push_back(setting);
+    for (const std::string& setting : options_.rank_settings(rank)) settings.push_back(setting);
   }
+  return settings;
+}
+
+Result<LoadedConfig> TestCluster::WorkerConfig(std::uint32_t rank) {
+  ConfigSources sources;
+  sources.overrides = WorkerSettings(rank);
   return LoadConfig(sources);
 }
 

@@ -51,7 +51,8 @@ class TestCluster {
   using Body = std::function<Status(Client& client, std::uint32_t rank)>;
   std::vector<Status> Run(const Body& body);
 
-  // A worker's configuration, to join by hand.
+  // A worker's configuration, to join by hand: "section.key=value", and the same loaded.
+  std::vector<std::string> WorkerSettings(std::uint32_t rank) const;
   Result<LoadedConfig> WorkerConfig(std::uint32_t rank);
   Server& server(std::uint32_t index) { return *servers_[index]; }
   void StopServer(std::uint32_t index) { servers_[index].reset(); }
