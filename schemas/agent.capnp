@@ -143,6 +143,8 @@ struct Stats {
   saturated @8 :UInt64;
   residualL1 @9 :Float64;
   residualBytes @10 :UInt64;
+  connections @11 :UInt32;
+  measuredBytesPerSecond @12 :Float64;
 }
 
 struct Outcome {

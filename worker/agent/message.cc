@@ -137,6 +137,8 @@ struct Writer {
     stats.setSaturated(m.stats.saturated);
     stats.setResidualL1(m.stats.residual_l1);
     stats.setResidualBytes(m.stats.residual_bytes);
+    stats.setConnections(m.stats.connections);
+    stats.setMeasuredBytesPerSecond(m.stats.measured_bytes_per_s);
   }
   void operator()(const Reply& m) { Write(m, to.initReply()); }
 
@@ -251,6 +253,8 @@ class Reader {
     stats.saturated = from.getSaturated();
     stats.residual_l1 = from.getResidualL1();
     stats.residual_bytes = from.getResidualBytes();
+    stats.connections = from.getConnections();
+    stats.measured_bytes_per_s = from.getMeasuredBytesPerSecond();
     return Stats{stats};
   }
 

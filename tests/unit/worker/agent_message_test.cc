@@ -10,7 +10,7 @@ namespace {
 
 std::vector<Message> Samples() {
   const StepWeight weight{0.25F, 1.5};
-  ClientStats stats{1, 2, 3, 4, 5, 6, 7, 0.5, 8, 1.25, 9};
+  ClientStats stats{1, 2, 3, 4, 5, 6, 7, 2, 1.5e9, 0.5, 8, 1.25, 9};
   CollectiveShape shape{1000, DType::kBFloat16, ReduceOp::kMax, 0, CollectiveKind::kBroadcast, 3};
   return {Body{1 << 20},
           Memory{std::uint64_t{1} << 40},
