@@ -144,10 +144,9 @@ def _from_dlpack(array: Any) -> Memory:
                               f"{_TYPES}")
     shape = tensor.shape[:tensor.ndim]
     strides = tensor.strides[:tensor.ndim] if tensor.strides else None
-    # DLPack does not say what may be written; jax's arrays for one may not.
-    writable = type(array).__module__.split(".")[0] == "torch" or hasattr(array, "data_ptr")
+    # DLPack does not say what may be written; torch's tensors may, jax's arrays for one may not.
     return Memory((detached, capsule), (tensor.data or 0) + tensor.byte_offset, _abi.DTYPE.index(name), shape, strides,
-                  writable)
+                  is_torch(array))
 
 
 def is_torch(array: Any) -> bool:

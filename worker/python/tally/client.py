@@ -55,7 +55,11 @@ def join(config: Optional[Union[str, "os.PathLike[str]"]] = None, settings: Opti
             lib.tally_close(handle)
         return handle.value or 0
 
-    return Client(caller.run(body, abandoned.append), caller)
+    try:
+        return Client(caller.run(body, abandoned.append), caller)
+    except BaseException:
+        caller.end()
+        raise
 
 
 def setting_texts(settings: Mapping[str, Setting]) -> List[str]:
