@@ -232,7 +232,7 @@ def _close(lib: Any, handle: int, caller: Caller, pid: int) -> None:
 
 
 @atexit.register
-def _leave_all() -> None:
+def leave_all() -> None:
     """A program that ends by an exception nobody caught tells the others why."""
     error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
     for client in list(_clients):
