@@ -31,7 +31,7 @@ class Memory:
         return self.strides is None
 
     def fill(self, entry: _abi.Array) -> None:
-        """As tally_submit takes it. In place: many small objects for each step would keep the garbage collector busy."""
+        """As tally_submit takes it. In place: many small objects in each step would keep the garbage collector busy."""
         entry.struct_size, entry.data, entry.dtype = ctypes.sizeof(_abi.Array), self.address, self.dtype
         entry.dimensions, entry.shape = len(self.shape), _abi.Shape(*self.shape)
         if self.strides is not None:
