@@ -1,7 +1,7 @@
 // Client: what a training process embeds. Join a job, declare named gradients, submit them bucket by bucket as backward
 // produces them, take the (weighted) mean over all workers, end the step.
-// Threads: one caller thread per Client for everything but Ticket::Wait; an engine thread inside, or in the node's
-// tally-worker (worker.attach), does the rest.
+// Threads: one caller at a time per Client and one per Group, Ticket::Wait from any; an engine thread, here or in the
+// node's tally-worker (worker.attach), does the rest.
 #pragma once
 
 #include <cstddef>

@@ -279,6 +279,33 @@ def disagree():
         return "done"
 
 
+def again_and_again():
+    """R01: jobs joined, used and dropped leave no thread or descriptor behind, nor does one that was refused."""
+    import numpy
+    import tally
+
+    def once(number):
+        client = tally.join(job__name=f"job{number}", job__workers=1, worker__rank=0)
+        group = client.declare_group({"g": ((8,), "float32")})
+        ticket = group.submit(0, [numpy.ones(8, numpy.float32)])
+        group.end_step()
+        assert ticket.done()
+        client.leave()
+        gives(tally.Error, lambda: tally.join(job__workers=1, worker__rank=3))
+
+    def count():
+        deadline = time.monotonic() + 10  # threads end a moment after they were told to
+        while threading.active_count() > 1 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return [threading.active_count(), len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))]
+
+    once(0)
+    before = count()
+    for number in range(1, 20):
+        once(number)
+    return [before, count()]
+
+
 class Clients(support.TestCase):
     def test_collectives(self):
         self.assertEqual(self.run_ranks(collectives, ranks=3), ["done"] * 3)
@@ -316,6 +343,10 @@ class Clients(support.TestCase):
         job = support.run_job(killed)
         self.assertEqual(job.results[0][:2], [0, 0], job.output)
         self.assertLess(job.results[0][2], 20, "the bound of membership.dead is 3 s")
+
+    def test_nothing_is_left_behind(self):
+        for before, after in self.run_ranks(again_and_again, ranks=1):
+            self.assertEqual(before, after)
 
     def test_ranks_that_disagree(self):
         self.run_ranks(disagree)

@@ -195,7 +195,23 @@ def backward_lets_threads_run():
     return "done"
 
 
+def ends_at_once():
+    """Python ends right after backward, while the thread that ended the step may still be within torch."""
+    import ddp
+    rank = ddp.begin()
+    module = ddp.wrap(ddp.mlp())
+    ddp.attach(module)
+    x, labels = ddp.batches(rank, 1)[0]
+    loss = ddp.loss(module(x), labels)
+    support.report("done")
+    loss.backward()
+
+
 class Faults(support.TestCase):
+    def test_a_program_may_end_at_once(self):
+        for _ in range(3):
+            self.assertEqual(self.run_ranks(ends_at_once), ["done"] * 2)
+
     def test_a_scaler_sees_it_on_all_ranks(self):
         settings = {"compression.codec": "topk", "compression.ratio": 0.05, "compression.min_compress_bytes": 0}
         for codec in ("none", "topk"):

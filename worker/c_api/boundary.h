@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -26,11 +27,11 @@ struct tally_client {
   std::vector<std::unique_ptr<tally_group>> groups;
   std::string description;
   // Shared with the tickets, which may outlive the client: whether it is still there and in its job.
-  std::shared_ptr<bool> in_job = std::make_shared<bool>(true);
+  std::shared_ptr<std::atomic<bool>> in_job = std::make_shared<std::atomic<bool>>(true);
 };
 
 struct tally_ticket {
-  std::shared_ptr<const bool> in_job;
+  std::shared_ptr<const std::atomic<bool>> in_job;
   tally::Ticket ticket;
 };
 

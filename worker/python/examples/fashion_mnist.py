@@ -5,7 +5,7 @@ gradients.
     tally run -n 2 -- python3 fashion_mnist.py --tally                                   a ring
     tally run -n 2 --servers 1 --set compression.codec=int8 -- python3 fashion_mnist.py --tally
 
-torchrun --nproc-per-node 2 does as well. The data are Debian's dataset-fashion-mnist, or --data FOLDER.
+torchrun --nproc_per_node 2 does as well. The data are Debian's dataset-fashion-mnist, or --data FOLDER.
 """
 import argparse
 import gzip

@@ -62,6 +62,10 @@ class StepResult(Sized):
     _fields_ = [("struct_size", c_size_t), ("step", c_uint64), ("committed", c_int32), ("reason", ctypes.c_char * 256)]
 
 
+# Of any number of dimensions: a type made for each number would be made anew each time.
+Shape = c_uint64 * MAX_DIMENSIONS
+Strides = c_int64 * MAX_DIMENSIONS
+
 STRUCTS = (JoinOptions, Stats, Array, Tensor, GroupOptions, StepResult)
 
 _status, _handle, _out = c_int32, c_void_p, POINTER(c_void_p)

@@ -3,7 +3,7 @@
 numbers."""
 import ctypes
 import sys
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, Optional, Sequence
 
 from . import _abi
 from .errors import InvalidArgument, Unsupported
@@ -19,6 +19,8 @@ class Memory:
 
     def __init__(self, owner: Any, address: int, dtype: int, shape: Sequence[int], strides: Optional[Sequence[int]],
                  writable: bool) -> None:
+        if len(shape) > _abi.MAX_DIMENSIONS:
+            raise InvalidArgument(f"an array of {len(shape)} dimensions: expected at most {_abi.MAX_DIMENSIONS}")
         self.owner, self.address, self.dtype = owner, address, dtype
         self.shape, self.writable = tuple(shape), writable
         self.elements = count(self.shape)
@@ -28,12 +30,12 @@ class Memory:
     def packed(self) -> bool:
         return self.strides is None
 
-    def as_array(self) -> Tuple[_abi.Array, List[Any]]:
-        """As tally_submit takes it, and what has to live until it was called."""
-        shape = (ctypes.c_uint64 * len(self.shape))(*self.shape)
-        strides = None if self.strides is None else (ctypes.c_int64 * len(self.strides))(*self.strides)
-        return _abi.Array(data=self.address, dtype=self.dtype, dimensions=len(self.shape), shape=shape,
-                          strides=strides), [shape, strides]
+    def fill(self, entry: _abi.Array) -> None:
+        """As tally_submit takes it. In place: many small objects in each step would keep the garbage collector busy."""
+        entry.struct_size, entry.data, entry.dtype = ctypes.sizeof(_abi.Array), self.address, self.dtype
+        entry.dimensions, entry.shape = len(self.shape), _abi.Shape(*self.shape)
+        if self.strides is not None:
+            entry.strides = _abi.Strides(*self.strides)
 
 
 def count(shape: Sequence[int]) -> int:
@@ -144,10 +146,9 @@ def _from_dlpack(array: Any) -> Memory:
                               f"{_TYPES}")
     shape = tensor.shape[:tensor.ndim]
     strides = tensor.strides[:tensor.ndim] if tensor.strides else None
-    # DLPack does not say what may be written; jax's arrays for one may not.
-    writable = type(array).__module__.split(".")[0] == "torch" or hasattr(array, "data_ptr")
+    # DLPack does not say what may be written; torch's tensors may, jax's arrays for one may not.
     return Memory((detached, capsule), (tensor.data or 0) + tensor.byte_offset, _abi.DTYPE.index(name), shape, strides,
-                  writable)
+                  is_torch(array))
 
 
 def is_torch(array: Any) -> bool:

@@ -47,7 +47,10 @@ class Caller:
             raise
         if call.error is not None:
             error, call.error = call.error, None
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # else it and this frame hold each other, and all callers' variables
         return call.result
 
     def end(self) -> None:

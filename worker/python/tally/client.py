@@ -55,7 +55,11 @@ def join(config: Optional[Union[str, "os.PathLike[str]"]] = None, settings: Opti
             lib.tally_close(handle)
         return handle.value or 0
 
-    return Client(caller.run(body, abandoned.append), caller)
+    try:
+        return Client(caller.run(body, abandoned.append), caller)
+    except BaseException:
+        caller.end()
+        raise
 
 
 def setting_texts(settings: Mapping[str, Setting]) -> List[str]:
@@ -228,7 +232,7 @@ def _close(lib: Any, handle: int, caller: Caller, pid: int) -> None:
 
 
 @atexit.register
-def _leave_all() -> None:
+def leave_all() -> None:
     """A program that ends by an exception nobody caught tells the others why."""
     error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
     for client in list(_clients):

@@ -142,10 +142,9 @@ class Group:
         over."""
         ticket = ctypes.c_void_p()
         memories = [_arrays.describe(array) for array in arrays or ()]
-        given, alive = (_abi.Array * max(len(memories), 1))(), []
+        given = (_abi.Array * max(len(memories), 1))()
         for place, memory in enumerate(memories):
-            given[place], live = memory.as_array()
-            alive.append(live)
+            memory.fill(given[place])
         step = self.step
         self._check(self._library.tally_submit(self._handle, bucket, None if arrays is None else given, len(memories),
                                                ctypes.byref(ticket)), bucket)
@@ -184,6 +183,8 @@ def _read_tensor(name: str, given: TensorLike) -> Tensor:
     else:
         memory = _arrays.describe(given)
         shape, dtype = memory.shape, _abi.DTYPE[memory.dtype].lower()
+    if len(shape) > _abi.MAX_DIMENSIONS:
+        raise InvalidArgument(f"tensor {name} has {len(shape)} dimensions: expected at most {_abi.MAX_DIMENSIONS}")
     if dtype.upper() not in _TYPES:
         raise InvalidArgument(f"tensor {name}: expected float32, float16 or bfloat16, got {dtype}")
     return Tensor(name, shape, dtype.lower())
@@ -197,7 +198,7 @@ def declare(client: "Client", tensors: Union[Mapping[str, TensorLike], Sequence[
     numbers = {tensor.name: number for number, tensor in enumerate(read)}
     given, alive = (_abi.Tensor * max(len(read), 1))(), []
     for place, tensor in enumerate(read):
-        shape = (ctypes.c_uint64 * len(tensor.shape))(*tensor.shape)
+        shape = _abi.Shape(*tensor.shape)
         alive.append(shape)
         given[place] = _abi.Tensor(name=tensor.name.encode(), dtype=_TYPES.index(tensor.dtype.upper()),
                                    dimensions=len(tensor.shape), shape=shape)

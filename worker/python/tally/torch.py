@@ -5,9 +5,11 @@ buckets have brought all its parameters. DDP may thus rebuild its buckets, delay
 parameter, and no sum depends on it (D40 in ARCHITECTURE.md). Gradients are read where DDP has them; means are copied
 there once.
 """
+import atexit
 import itertools
 import queue
 import threading
+import weakref
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
@@ -16,7 +18,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from . import _abi, _arrays
-from .client import Client, Setting, join
+from .client import Client, Setting, join, leave_all
 from .errors import Error, Internal, InvalidArgument, Mismatch, Unsupported
 from .group import Group, StepResult
 
@@ -114,8 +116,7 @@ class Attached:
         self._skip = False
         self._step: Optional[_Step] = None
         self._bucket_of: Dict[int, int] = {}
-        self._ends: "queue.SimpleQueue[_Step]" = queue.SimpleQueue()
-        self._thread: Optional[threading.Thread] = None
+        self._ends: Optional["queue.SimpleQueue[Any]"] = None
         # Not in attach, so that a checkpoint can be read back after it: the group is declared with its first step.
         self._declaring = ddp.register_forward_pre_hook(self._before_forward)
 
@@ -227,22 +228,19 @@ class Attached:
     # The step's end, on a thread of its own: the loop goes on and waits for the futures.
 
     def _end_on_thread(self, step: _Step) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name=f"tally-{self.name}", daemon=True)
-            self._thread.start()
-        self._ends.put(step)
+        if self._ends is None:
+            self._ends = _begin_thread(f"tally-{self.name}")
+            weakref.finalize(self, self._ends.put, None)
+        self._ends.put((self, step))
 
-    def _serve(self) -> None:
-        while True:
-            step = self._ends.get()
-            failed: Optional[Exception] = None
-            try:
-                self._end(step)
-            except Exception as why:  # whatever it is, backward must not wait for ever
-                failed = why
-                self.error = why if isinstance(why, Error) else Internal(f"{type(why).__name__}: {why}")
-            _complete(step.futures, failed)
-            del step
+    def _finish(self, step: _Step) -> None:
+        failed: Optional[Exception] = None
+        try:
+            self._end(step)
+        except Exception as why:  # whatever it is, backward must not wait for ever
+            failed = why
+            self.error = why if isinstance(why, Error) else Internal(f"{type(why).__name__}: {why}")
+        _complete(step.futures, failed)
 
     def _end(self, step: _Step) -> None:
         group, skip = self._declared(), self._skip
@@ -255,6 +253,37 @@ class Attached:
                 elif gradient.numel():
                     mean = torch.frombuffer(group.raw_output_float(number), dtype=torch.float32).view(gradient.shape)
                     gradient.copy_(mean if step.scale == 1 else mean * step.scale)
+
+
+_threads: List[Tuple["queue.SimpleQueue[Any]", threading.Thread]] = []
+_EXIT_BOUND_S = 5.0
+
+
+def _begin_thread(name: str) -> "queue.SimpleQueue[Any]":
+    steps: "queue.SimpleQueue[Any]" = queue.SimpleQueue()
+    thread = threading.Thread(target=_serve, args=(steps,), name=name, daemon=True)
+    thread.start()
+    _threads[:] = [(other, alive) for other, alive in _threads if alive.is_alive()] + [(steps, thread)]
+    return steps
+
+
+def _serve(steps: "queue.SimpleQueue[Any]") -> None:
+    while True:
+        item = steps.get()
+        if item is None:
+            return
+        attached, step = item
+        attached._finish(step)
+        del item, attached, step  # a module that is dropped must not wait for its next step
+
+
+@atexit.register
+def _end_threads() -> None:
+    """A thread that is within torch's C++ while Python ends would end the process by std::terminate."""
+    leave_all()
+    for steps, thread in _threads:
+        steps.put(None)
+        thread.join(_EXIT_BOUND_S)
 
 
 def _complete(futures: Sequence[Tuple[torch.Tensor, "Future[Any]"]], failed: Optional[Exception]) -> None:
