@@ -3,7 +3,7 @@
 @0xa8d3f1b2c96e4705;
 
 using Cxx = import "/capnp/c++.capnp";
-$Cxx.namespace("tally::schema");
+$Cxx.namespace("tally::agent::schema");  # its own, as frames and control messages have structs of the same names
 
 struct AgentMessage {
   union {

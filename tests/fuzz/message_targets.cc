@@ -57,7 +57,7 @@ std::vector<FuzzBytes> GoldenSeeds(std::initializer_list<std::string_view> begin
 void CheckRefusal(const Status& status) { TALLY_CHECK(!status.text().empty(), "refused without a reason"); }
 
 void CheckHeader(const FrameHeader& header) {
-  TALLY_CHECK(header.kind <= FrameKind::kNodeReply && header.role <= Role::kServer, "kind or role out of range");
+  TALLY_CHECK(header.kind <= FrameKind::kProbe && header.role <= Role::kServer, "kind or role out of range");
   TALLY_CHECK(std::isfinite(header.weight) && header.weight >= 0, "weight out of range");
   TALLY_CHECK(std::isfinite(header.factor), "factor out of range");
   TALLY_CHECK(header.payload_bytes <= kMaxPayloadBytes, "payload out of range");

@@ -231,7 +231,18 @@ def documented_paths(tree):
                     yield f"{name}:{number}: no such path: {path}"
 
 
-RULES = [arrows, pure, libraries, public_headers, shape, words, environment, documented_paths]
+def schemas(tree):
+    """Two schemas that declare one name in one namespace make two classes of one name, of which the linker takes either."""
+    seen = {}
+    for name in tree.named((".capnp",)):
+        space = re.search(r'namespace\("([^"]+)"\)', "\n".join(tree.lines(name)))
+        for number, line in enumerate(tree.lines(name), 1):
+            declared = re.match(r"(?:struct|enum)\s+(\w+)", line)
+            if declared and (other := seen.setdefault((space and space[1], declared[1]), name)) != name:
+                yield f"{name}:{number}: {declared[1]} is in {other}, too, in the same namespace"
+
+
+RULES = [arrows, pure, libraries, public_headers, shape, words, environment, documented_paths, schemas]
 
 
 def main():

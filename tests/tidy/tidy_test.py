@@ -5,7 +5,7 @@ import tidy
 
 CLEAN = {
     "CMakeLists.txt": "add_executable(a worker/client.cc) # frame\n",
-    "schemas/frame.capnp": "@0x1;\n",
+    "schemas/frame.capnp": "@0x1;\n$Cxx.namespace(\"tally::schema\");\nstruct Bucket {\n}\n",
     "common/status.h": "// Status.\n#pragma once\n#include <string>\n",
     "common/frame.h": "// Frame.\n#pragma once\n#include \"common/status.h\"\n",
     "common/frame.cc": "#include \"common/frame.h\"\n#include \"schemas/frame.capnp.h\"\n",
@@ -91,6 +91,11 @@ class Rules(unittest.TestCase):
     def test_documented_paths(self):
         for text in ["`common/none.h`", "`compress/<name>.cc`", "[it](none.md)"]:
             self.check(tidy.documented_paths, "README.md", text, "no such path")
+
+    def test_schemas(self):
+        self.check(tidy.schemas, "schemas/z.capnp", "$Cxx.namespace(\"tally::schema\");\nstruct Bucket {\n}\n", "is in schemas/frame.capnp")
+        other = {"schemas/z.capnp": "$Cxx.namespace(\"tally::z\");\nstruct Bucket {\n}\n"}
+        self.assertEqual(self.found(tidy.schemas, other), [])
 
 
 unittest.main()
