@@ -196,6 +196,28 @@ TEST(Hostile, AFarewellBeforeTheEpochChangesNothing) {
   EXPECT_TRUE((*client)->Leave().ok());
 }
 
+// A member at none of whose addresses anybody is: named with all of them, before the join times out.
+TEST(Hostile, AddressesThatLeadNowhereAreAllNamed) {
+  const std::vector<std::string> nowhere = {"tcp://127.0.0.4:1", "tcp://127.0.0.5:1"};
+  for (const std::size_t addresses : {2UL, 1UL}) {
+    OtherMembers others;
+    others.Add(Role::kWorker, 0, "b");
+    others.epoch.members[0].endpoints.assign(nowhere.begin(), nowhere.begin() + static_cast<std::ptrdiff_t>(addresses));
+    others.on_join = [&](const JoinMessage& join) {
+      others.Tell(WaitingMessage{"waiting for rank 0 of 2"});
+      others.Publish(join);
+    };
+    others.Start();
+    const Status status = End(Join(others, 2, {"aggregation.mode=ring", "membership.join_timeout=3s"}));
+    EXPECT_EQ(status.kind(), addresses == 2 ? StatusKind::kUnavailable : StatusKind::kTimeout) << status.ToString();
+    EXPECT_NE(status.text().find("rank 0 (other"), std::string::npos) << status.text();
+    for (std::size_t i = 0; i < addresses; ++i) {
+      EXPECT_NE(status.text().find(nowhere[i]), std::string::npos) << status.text();
+    }
+    EXPECT_EQ(status.text().find("waiting for rank 0"), std::string::npos) << "it is there: " << status.text();
+  }
+}
+
 TEST(Hostile, ASecondEpochEndsTheJob) {
   OtherMembers others;
   others.Add(Role::kWorker, 0, "b");
