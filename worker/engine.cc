@@ -177,6 +177,7 @@ Status Engine::Begin() {
   member.join.endpoints = data_endpoints_;
   member.join.config_digest = loaded_.job_digest;
   member.join.config_text = loaded_.job_text;
+  join_by_ = loop_.Now() + c.membership.join_timeout;
   membership_ = std::make_unique<Membership>(&loop_, control_transport_.get(), logger_.get(), member, this);
   return Status::Ok();
 }
@@ -220,12 +221,11 @@ std::string Engine::RankName() const {
 }
 
 Status Engine::JoinError() {
-  const std::string waited_for = Ask([this] { return membership_->waited_for(); });
+  const std::string missing = Ask([this] { return Missing(); });
   return Timeout(RankName() + " did not get into the job within " +
                  std::to_string(std::chrono::duration_cast<std::chrono::seconds>(
                                     loaded_.config.membership.join_timeout).count()) +
-                 " s (membership.join_timeout), coordinator " + loaded_.config.coordinator.address +
-                 (waited_for.empty() ? "" : " " + waited_for) + ": start the missing members, or check addresses and job.workers");
+                 " s (membership.join_timeout), coordinator " + loaded_.config.coordinator.address + missing);
 }
 
 // ---- membership ------------------------------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ void Engine::OnEpoch(EpochMessage message) {
   nodes_ = node_stages_ ? Nodes(epoch_.members) : Nodes();
   if (nodes_.shared()) {
     logger_->Info("nodes", {{"nodes", nodes_.count()}, {"here", nodes_.positions(nodes_.node_of(position_)).size()}});
-  } else if (node_stages_ && workers_ > 1) {
+  } else if (node_stages_ && workers_ > 1 && loaded_.config.aggregation.mode != Mode::kAuto) {
     logger_->Warn("no two workers are on one node, so nothing is summed inside nodes",
                   {{"node_here", OwnNode()},
                    {"what_to_do", "start several workers on each machine; a container with a network of its own is a node of "
@@ -266,6 +266,7 @@ void Engine::OnEpoch(EpochMessage message) {
   MakeOwnerHost();
   MakeStandalone();
   MeasureLinks();
+  CountConnections();
   DialPeers();
   CheckJoined();
 }
@@ -310,14 +311,14 @@ void Engine::MakeOwnerHost() {
 bool Engine::Dials(OwnerRef peer) const { return peer.role == Role::kServer || peer.index < position_.value; }
 
 void Engine::DialPeers() {
-  for (const OwnerRef peer : peers_) {
-    if (Dials(peer)) Dial(peer, std::max(ConnectionsTo(peer), 1U));
+  for (std::size_t i = 0; i < peers_.size(); ++i) {
+    if (Dials(peers_[i])) Dial(peers_[i], std::max(wanted_[i], 1U));
     if (failed_) return;
   }
 }
 
 // In memory if the member is on this node and that can be done.
-void Engine::Dial(OwnerRef peer, std::uint32_t connections) {
+void Engine::Dial(OwnerRef peer, std::uint32_t connections, std::uint32_t first) {
   const Member* member = FindMember(peer);
   if (member == nullptr) {
     Fail(Mismatch("the epoch names no member for a peer that the exchange needs"));
@@ -326,20 +327,19 @@ void Engine::Dial(OwnerRef peer, std::uint32_t connections) {
   const std::string local = shm_transport_ != nullptr && member->node == OwnNode()
                                 ? EndpointOf(*member, kShmScheme)
                                 : std::string();
-  if (local.empty()) return DialMember(peer, *member, connections);
-  const auto otherwise = [this, peer, connections, member = *member](const Status& why) {
+  if (local.empty()) return DialMember(peer, *member, connections, first);
+  const auto otherwise = [this, peer, connections, first, member = *member](const Status& why) {
     const Config& c = loaded_.config;
     logger_->Warn("no link in memory to a process on this node",
                   {{"peer", Describe(member)},
                    {"instead", peer.role == Role::kServer ? c.servers.transport : c.link.transport},
                    {"why", why.text()}});
-    DialMember(peer, member, connections);
+    DialMember(peer, member, connections, first);
   };
   links_->Dial(shm_transport_.get(), peer, {local}, 1, loaded_.config.membership.join_timeout, otherwise, kShareBound);
 }
 
-void Engine::DialMember(OwnerRef peer, const Member& member, std::uint32_t connections) {
-  const Config& c = loaded_.config;
+void Engine::DialMember(OwnerRef peer, const Member& member, std::uint32_t connections, std::uint32_t first) {
   const std::vector<std::string> endpoints = WaysTo(member);
   if (endpoints.empty() && !member.endpoints.empty()) {
     const Status wrong = Mismatch(Describe(member) + " published only addresses that other hosts cannot reach (" +
@@ -351,14 +351,13 @@ void Engine::DialMember(OwnerRef peer, const Member& member, std::uint32_t conne
   Transport* transport = peer.role == Role::kServer ? server_transport_.get() : worker_transport_.get();
   DataLinks::Otherwise otherwise;  // a link that only standalone calls want is not worth the job
   if (!StepsNeed(peer)) otherwise = [this, peer](const Status& why) { NotReached(peer, why); };
-  links_->Dial(transport, peer, endpoints, connections, c.membership.join_timeout, std::move(otherwise));
+  links_->Dial(transport, peer, endpoints, connections, DialBound(), std::move(otherwise), Nanos::max(), first);
 }
 
 void Engine::CheckJoined() {
   if (joined_ || epoch_.epoch.value == 0) return;
-  for (const OwnerRef peer : peers_) {
-    const std::uint32_t connections = ConnectionsTo(peer);
-    if (connections == 0 || !links_->complete(peer, connections)) return;
+  for (std::size_t i = 0; i < peers_.size(); ++i) {
+    if (wanted_[i] == 0 || !links_->complete(peers_[i], wanted_[i])) return;
   }
   joined_ = true;
   if (!open_) {
@@ -482,6 +481,10 @@ void Engine::OnVerdict(const VerdictMessage& verdict) {
   if (found == groups_.end()) return;
   ++(verdict.commit ? committed_ : skipped_);
   found->second->OnVerdict(verdict);
+  // A step that began without the link has ended without it. Who left is not coming back.
+  const auto suspected = suspected_at_.find(verdict.group.value);
+  const bool later = suspected == suspected_at_.end() || verdict.step >= suspected->second;
+  if (later && suspicion_.kind() == StatusKind::kPeerLost) suspicion_ = Status::Ok();
   if (found->second->saturated() == 0 || std::exchange(told_saturated_, true)) return;
   const Config::Compression& compression = loaded_.config.compression;
   logger_->Warn("gradients at the limit of the range of 16 bits or beyond",
@@ -578,6 +581,7 @@ void Engine::OnPeerLeft(const std::string& who) {
 // counted, not time: a process that was stopped has not looked yet.
 void Engine::WatchSteps(Status* suspicion, const Status& why) {
   if (suspicion->ok() || why.kind() == StatusKind::kUnavailable) *suspicion = why;
+  for (const auto& [id, group] : groups_) suspected_at_[id] = StepId(group->step().value + (group->in_flight() ? 1 : 0));
   if (!std::exchange(watching_, true)) CheckSteps();
 }
 

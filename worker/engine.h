@@ -119,16 +119,19 @@ class Engine final : public TicketHost,
   const Member* FindMember(OwnerRef peer) const;
   std::vector<std::string> WaysTo(const Member& member) const;
   std::uint32_t ConnectionsTo(OwnerRef peer) const;
+  void CountConnections();
   void MeasureLinks();
   void MakeOwnerHost();
   void MakeStandalone();
   bool Dials(OwnerRef peer) const;
   void DialPeers();
-  void DialMember(OwnerRef peer, const Member& member, std::uint32_t connections);
+  void DialMember(OwnerRef peer, const Member& member, std::uint32_t connections, std::uint32_t first);
   bool StepsNeed(OwnerRef peer) const;
   void NotReached(OwnerRef peer, const Status& why);
   std::string Over(Role peers) const;
-  void Dial(OwnerRef peer, std::uint32_t connections);
+  void Dial(OwnerRef peer, std::uint32_t connections, std::uint32_t first = 0);
+  Nanos DialBound();
+  std::string Missing() const;
   void CheckStep(std::uint32_t id, bool in_flight, std::uint64_t progress, const Status& suspicion, Nanos interval);
   void TellGroup(const GroupRuntime& group);
   std::unique_ptr<NodeShare> MakeNodeShare(GroupId group);
@@ -195,7 +198,8 @@ class Engine final : public TicketHost,
   std::unique_ptr<DataLinks> links_;
   std::unique_ptr<Membership> membership_;
   std::vector<std::string> data_endpoints_;
-  std::vector<OwnerRef> peers_;           // that need links
+  std::vector<OwnerRef> peers_;           // that need links,
+  std::vector<std::uint32_t> wanted_;     // so many each, as ConnectionsTo
   std::uint32_t connections_ = 0;         // to each on another host, if the configuration leaves it open; 0: not known yet
   double measured_bytes_per_s_ = 0;       // to one of them; 0: not measured by this worker
   std::set<std::uint32_t> dialled_;       // positions, when a collective first wanted them
@@ -208,9 +212,11 @@ class Engine final : public TicketHost,
   Frame own_push_;                        // to our own owner
   bool draining_local_ = false;
   Status suspicion_;                      // why a step or call may never end, if there is a reason
+  std::map<std::uint32_t, StepId> suspected_at_;  // per group, the first step that had not begun here by then
   Status call_suspicion_;                 // why the open standalone call may not, besides
   bool watching_ = false;
   std::map<std::uint32_t, WatchedStep> watched_steps_;  // per group
+  TimePoint join_by_{};                   // membership.join_timeout
   bool joined_ = false, leaving_ = false;
   Completion join_completion_;
 

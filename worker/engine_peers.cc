@@ -3,6 +3,7 @@
 #include <numeric>
 #include <set>
 #include <string_view>
+#include <utility>
 
 #include "common/schedule/schedule.h"
 #include "common/transport/interfaces.h"
@@ -15,6 +16,8 @@ namespace tally {
 namespace {
 
 constexpr Nanos kFindPeer = std::chrono::seconds(2);  // less than the coordinator waits for what is measured
+constexpr Nanos kTellFault = std::chrono::milliseconds(500);
+constexpr std::size_t kMaxMissing = 8;      // named in an error
 constexpr double kUsualBytesPerS = 1.25e9;  // of a NIC that nobody says anything of: 10 Gbit/s
 
 }  // namespace
@@ -114,6 +117,45 @@ std::uint32_t Engine::ConnectionsTo(OwnerRef peer) const {
   return connections_;
 }
 
+// Once for all: links come up one by one, and each is looked at with all others (CheckJoined).
+void Engine::CountConnections() {
+  wanted_.clear();
+  for (const OwnerRef peer : peers_) wanted_.push_back(ConnectionsTo(peer));
+}
+
+// Before the join times out, so that the error says where nobody answers.
+Nanos Engine::DialBound() {
+  const Nanos all = loaded_.config.membership.join_timeout;
+  return joined_ ? all : std::max<Nanos>(join_by_ - loop_.Now() - std::min<Nanos>(all / 10, kTellFault), Nanos{0});
+}
+
+// What the join still waits for, as the end of a sentence. On the loop.
+std::string Engine::Missing() const {
+  if (epoch_.epoch.value == 0) {
+    const std::string& waited_for = membership_->waited_for();
+    return (waited_for.empty() ? "" : " " + waited_for) + ": start the missing members, or check addresses and job.workers";
+  }
+  std::string text;
+  std::size_t missing = 0;
+  for (std::size_t i = 0; i < peers_.size(); ++i) {
+    const Member* const member = FindMember(peers_[i]);
+    if (member == nullptr || links_->complete(peers_[i], std::max(wanted_[i], 1U))) continue;
+    if (++missing > kMaxMissing) continue;
+    text += "; no link to " + Describe(*member);
+    if (!Dials(peers_[i])) {
+      text += ", which has not dialled";
+      continue;
+    }
+    const char* before = " at ";
+    for (const std::string& way : WaysTo(*member)) text += std::exchange(before, ", ") + way;
+    const std::string fault = links_->fault(peers_[i]);
+    text += ": " + (fault.empty() ? "no answer" : fault);
+  }
+  if (missing == 0) return ": what connections between hosts carry was not settled in time";
+  if (missing > kMaxMissing) text += "; and " + std::to_string(missing - kMaxMissing) + " more";
+  return text + ": check routes and firewalls, or set worker.bind, server.data_bind or network.interfaces there";
+}
+
 // With the first connections on their way: what several would bring. The coordinator hears of it and answers all.
 void Engine::MeasureLinks() {
   const Config& c = loaded_.config;
@@ -135,11 +177,11 @@ void Engine::MeasureLinks() {
 void Engine::OnLinks(const LinksMessage& links) {
   if (connections_ != 0 || epoch_.epoch.value == 0 || failed_) return;
   connections_ = links.connections;
+  CountConnections();
   logger_->Info("connections to each neighbour on another host",
                 {{"connections", connections_}, {"measured_bytes_per_s", measured_bytes_per_s_}});
-  for (const OwnerRef peer : peers_) {
-    const std::uint32_t wanted = ConnectionsTo(peer);
-    if (Dials(peer) && wanted > 1) Dial(peer, wanted - 1);
+  for (std::size_t i = 0; i < peers_.size(); ++i) {
+    if (Dials(peers_[i]) && wanted_[i] > 1) Dial(peers_[i], wanted_[i] - 1, 1);
   }
   CheckJoined();
 }

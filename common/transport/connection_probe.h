@@ -1,5 +1,5 @@
 // ConnectionProbe: how many connections to another host are worth having. It sends real bytes over 1, 2 and 4 of them for
-// some milliseconds each, before the job's own frames flow; ProbeSink, the other end, answers each frame with a receipt.
+// some milliseconds each, before the job's own frames flow; ProbeSink, the other end, answers each frame with its number.
 // A network that limits each flow (clouds do) rewards several; any other gives one connection all there is.
 // Thread: the loop's.
 #pragma once
@@ -55,8 +55,9 @@ class ConnectionProbe final : public LinkHandler {
  private:
   struct Lane {
     std::unique_ptr<Link> link;
-    std::uint32_t window = 0;   // frames that may be on their way
-    std::uint32_t unanswered = 0;
+    std::uint32_t window = 0;  // frames that may be on their way
+    std::uint64_t sent = 0, answered = 0;
+    std::uint64_t unanswered() const { return sent - answered; }
   };
 
   void Connect();

@@ -203,7 +203,8 @@ Result<std::vector<std::string>> DataAddresses(const std::string& bind, std::spa
                            "is not encrypted, so that needs network.insecure = true (--insecure)");
   }
   const bool any = !bind.empty() || IsAnyAddress(otherwise);
-  if (!any && IsLoopbackAddress(otherwise)) return std::vector{otherwise};
+  if (!any && (!insecure || IsLoopbackAddress(otherwise))) return std::vector{otherwise};
+  if (!insecure) return std::vector<std::string>{"127.0.0.1"};
   // Without the list of interfaces there is still the address that leads to the coordinator.
   const Result<std::vector<HostAddress>> addresses = HostAddresses();
   if (!addresses.ok() && any) return addresses.status();

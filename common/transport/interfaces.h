@@ -32,7 +32,8 @@ inline constexpr std::size_t kMaxDataAddresses = 8;
 
 // Where data links listen, as endpoints have it: at `bind` if it is set, else where `interfaces` lead, else at `otherwise`
 // and, as others may reach this machine another way, at its other addresses but loopback and link-local ones (MoreAddresses).
-// 0.0.0.0 and [::] stand for all of them and then loopback; a loopback address for itself. Never none.
+// 0.0.0.0 and [::] stand for all of them and then loopback; a loopback address for itself. Without `insecure` nothing is
+// added off loopback. Never none.
 // Errors as above; kInvalidArgument when `interfaces` lead off loopback and `insecure` is not set.
 Result<std::vector<std::string>> DataAddresses(const std::string& bind, std::span<const std::string> interfaces,
                                                bool insecure, const std::string& otherwise);

@@ -20,6 +20,11 @@ void* NewContext() {
   TALLY_CHECK(context != nullptr, "zmq_ctx_new");
   zmq_ctx_set(context, ZMQ_IO_THREADS, 1);
   zmq_ctx_set(context, ZMQ_MAX_SOCKETS, kMaxSockets);
+  // The first socket starts ZeroMQ's threads, which inherit their maker's cores: not later from the loop's thread, which
+  // may be pinned to one (topology.pin).
+  void* const socket = zmq_socket(context, ZMQ_PAIR);
+  TALLY_CHECK(socket != nullptr, zmq_strerror(errno));
+  zmq_close(socket);
   return context;
 }
 

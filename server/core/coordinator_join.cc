@@ -27,6 +27,16 @@ std::uint64_t Hash(std::string_view text, std::uint64_t seed) {
   return hash;
 }
 
+// Of all that sockets reach, the first: at the address that leads to the coordinator.
+void KeepFirstAddress(std::vector<std::string>* endpoints) {
+  bool kept = false;
+  std::erase_if(*endpoints, [&kept](const std::string& endpoint) {
+    const Result<EndpointParts> parts = ParseEndpoint(endpoint);
+    const bool socket = parts.ok() && !parts->port.empty();  // else a name in memory
+    return socket && std::exchange(kept, true);
+  });
+}
+
 }  // namespace
 
 Status Coordinator::Impl::CheckJoin(const JoinMessage& join, TimePoint now) const {
@@ -166,10 +176,16 @@ void Coordinator::Impl::CompleteWorld(TimePoint now) {
     if (measured.ok()) order = std::move(measured->order);
   }
   for (std::uint32_t p = 0; p < order.size(); ++p) message.members[order[p]].position = Position(p);
-  if (const std::size_t bytes = EncodeControl(message).size(); bytes > kMaxControlBytes) {
+  std::size_t bytes = EncodeControl(message).size();
+  if (bytes > kMaxControlBytes) {
+    for (Member& member : message.members) KeepFirstAddress(&member.endpoints);
+    bytes = EncodeControl(message).size();
+  }
+  if (bytes > kMaxControlBytes) {
     return FailJob(Failure(InvalidArgument("job " + job->name + " has " + std::to_string(message.members.size()) +
-                                           " members, whose list takes " + std::to_string(bytes) + " bytes, at most " +
-                                           std::to_string(kMaxControlBytes) +
+                                           " members, whose list takes " + std::to_string(bytes) +
+                                           " bytes even with one address each (which network.interfaces chooses), at "
+                                           "most " + std::to_string(kMaxControlBytes) +
                                            " are sent: use shorter host names (and topology.node), or fewer members")),
                    0, now);
   }
@@ -199,12 +215,8 @@ void Coordinator::Impl::PublishLinks() {
     if (measured.bytes_per_s > 0) connections.push_back(measured.connections);
   }
   SendToMembers(LinksMessage{AgreedConnections(std::move(connections))});
-  // A NIC of which nobody said a rate has the one that was found: groups are planned after this.
-  const std::map<OwnerRef, double> rates = NicRatesOf(job->measurements, job->positions, job->measured);
-  ForEachMember([&rates](Peer& peer) {
-    const auto rate = rates.find({peer.join.role, peer.join.index});
-    if (rate != rates.end() && peer.join.nic_bytes_per_s == 0) peer.join.nic_bytes_per_s = rate->second;
-  });
+  // Groups are planned after this.
+  job->nic_rates = NicRatesOf(job->measurements, job->positions, job->measured);
 }
 
 }  // namespace tally

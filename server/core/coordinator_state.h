@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "server/core/coordinator.h"
+#include "server/core/group_plan.h"
 #include "server/core/measurements.h"
 #include "server/core/positions.h"
 
@@ -64,6 +65,7 @@ struct Job {
   std::set<std::uint32_t> measuring;                 // ranks whose MeasuredMessage is still waited for,
   TimePoint measured_by;                             // until then
   std::map<std::uint32_t, MeasuredMessage> measured;
+  std::map<OwnerRef, double> nic_rates;              // that follow; by role and rank or server index
   CoordinatorOptions::Advice advice;  // on auto_codecs, if that is wanted and not there yet
   AutoCodecs auto_codecs;             // what codec auto stands for, once a group was planned
 
@@ -104,7 +106,7 @@ struct Coordinator::Impl {
   // Running.
   void OnDeclare(Peer& worker, const DeclareMessage& declare, TimePoint now);
   void PublishGroup(TimePoint now);
-  std::optional<Placement> PlaceJob();
+  PlanBasis Basis();
   void OnPrepared(Peer& worker, const PreparedMessage& prepared, TimePoint now);
   void Decide(Group& group);
 

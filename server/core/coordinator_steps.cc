@@ -40,13 +40,15 @@ void Coordinator::Impl::OnDeclare(Peer& worker, const DeclareMessage& declare, T
   }
 }
 
-std::optional<Placement> Coordinator::Impl::PlaceJob() {
+// What was measured counts only where nobody says a rate: next to it a lower bound would look slow.
+PlanBasis Coordinator::Impl::Basis() {
+  PlanBasis basis{job->auto_codecs, std::nullopt, job->nodes, job->positions, std::nullopt};
   std::vector<JoinMessage> workers, of_servers;
   const Result<ModeExpansion> mode = ExpandMode(job->config);
   std::set<std::string> nodes;
   for (const Rank rank : job->positions.ranks()) {
     const std::optional<Peer>& peer = job->seats[rank.value].peer;
-    if (!peer.has_value()) return std::nullopt;  // it has left: no step will end, and nobody's share matters
+    if (!peer.has_value()) return basis;  // it has left: no step will end, and nobody's share matters
     const std::string& node = peer->join.node;
     if (!mode.ok() || !mode->node_stages || node.empty() || nodes.insert(node).second) {
       workers.push_back(peer->join);  // with node stages the first of a node stands for all
@@ -55,7 +57,19 @@ std::optional<Placement> Coordinator::Impl::PlaceJob() {
   ForEachMember([&](const Peer& peer) {
     if (peer.join.role == Role::kServer) of_servers.push_back(peer.join);
   });
-  return PlaceMembers(workers, of_servers);
+  basis.placement = PlaceMembers(workers, of_servers);
+  const auto says_rate = [](const JoinMessage& join) { return join.nic_bytes_per_s > 0; };
+  if (job->nic_rates.empty() || std::ranges::any_of(workers, says_rate) || std::ranges::any_of(of_servers, says_rate)) {
+    return basis;
+  }
+  for (std::vector<JoinMessage>* members : {&workers, &of_servers}) {
+    for (JoinMessage& join : *members) {
+      const auto rate = job->nic_rates.find({join.role, join.index});
+      if (rate != job->nic_rates.end()) join.nic_bytes_per_s = rate->second;
+    }
+  }
+  basis.measured = PlaceMembers(workers, of_servers);
+  return basis;
 }
 
 void Coordinator::Impl::PublishGroup(TimePoint now) {
@@ -73,8 +87,7 @@ void Coordinator::Impl::PublishGroup(TimePoint now) {
 
   if (job->advice) job->auto_codecs = std::exchange(job->advice, nullptr)();
   PlanNotes notes;
-  const PlanBasis basis{job->auto_codecs, PlaceJob(), job->nodes, job->positions};
-  Result<LayoutMessage> planned = PlanGroup(declarations, job->config, basis, &notes);
+  Result<LayoutMessage> planned = PlanGroup(declarations, job->config, Basis(), &notes);
   if (!planned.ok()) return FailJob(Failure(planned.status()), 0, now);
   if (options.on_plan) options.on_plan(notes);
 

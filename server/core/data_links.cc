@@ -54,6 +54,7 @@ void DataLinks::CloseAll() {
   probe_.reset();
   guests_.Clear();
   ways_.clear();
+  faults_.clear();
   parked_.clear();
   egress_.DropAll();
   for (auto& [peer, links] : links_) {
@@ -63,13 +64,13 @@ void DataLinks::CloseAll() {
 }
 
 void DataLinks::Dial(Transport* transport, OwnerRef peer, const std::vector<std::string>& endpoints,
-                     std::uint32_t count, Nanos deadline, Otherwise otherwise, Nanos patience) {
+                     std::uint32_t count, Nanos deadline, Otherwise otherwise, Nanos patience, std::uint32_t first) {
   if (endpoints.empty()) return NotReached(peer, otherwise, Mismatch("it published no data address"));
   const TimePoint until = loop_->Now() + deadline;
   FindWay(transport, peer, endpoints, deadline, [=, this, otherwise = std::move(otherwise)](auto way) {
     if (!way.ok()) return NotReached(peer, otherwise, way.status());
     for (std::uint32_t i = 0; i < count; ++i) {
-      Try(std::make_shared<Attempt>(Attempt{transport, peer, (*way)[i % way->size()], until, patience, otherwise}));
+      Try(std::make_shared<Attempt>(Attempt{transport, peer, (*way)[(first + i) % way->size()], until, patience, otherwise}));
     }
   });
 }
@@ -132,6 +133,7 @@ void DataLinks::Try(std::shared_ptr<Attempt> attempt) {
           return;
         }
         if (result.ok()) rejections_.Note(status, loop_->Now());
+        faults_[attempt->peer] = status.text();
         // A peer that is not ready says so at once.
         const bool reached = loop_->Now() - tried < attempt->patience;
         if (status.kind() == StatusKind::kUnavailable && reached && loop_->Now() < attempt->deadline) {
@@ -166,6 +168,11 @@ void DataLinks::Add(OwnerRef peer, std::unique_ptr<Link> link) {
   if (on_change) on_change();
 }
 
+std::string DataLinks::fault(OwnerRef peer) const {
+  const auto found = faults_.find(peer);
+  return found == faults_.end() ? std::string() : found->second;
+}
+
 bool DataLinks::complete(OwnerRef peer, std::uint32_t connections) const {
   const auto found = links_.find(peer);
   return found != links_.end() && (found->second.size() >= connections || in_memory(peer));
@@ -180,11 +187,16 @@ void DataLinks::Send(OwnerRef peer, const FrameHeader& header, std::span<const s
   const auto found = links_.find(peer);
   if (found == links_.end() || found->second.empty()) return;
   const auto& links = found->second;
-  Link* least = links[turn_++ % links.size()].get();
-  for (std::size_t i = 1; i < links.size(); ++i) {
-    Link* const next = links[(turn_ + i - 1) % links.size()].get();
-    if (next->queued_bytes() < least->queued_bytes()) least = next;
+  Link* least = nullptr;
+  std::uint64_t least_bytes = 0;
+  for (std::size_t i = 0; i < links.size(); ++i) {
+    Link* const next = links[(turn_ + i) % links.size()].get();
+    const std::uint64_t bytes = links.size() == 1 ? 0 : next->queued_bytes() + egress_.queued_bytes(next);
+    if (least != nullptr && bytes >= least_bytes) continue;
+    least = next;
+    least_bytes = bytes;
   }
+  ++turn_;
   egress_.Send(least, header, payload, std::move(hold));
 }
 

@@ -36,13 +36,16 @@ class DataLinks final : public Acceptor {
   // No peer is admitted any more and every link is closed.
   void CloseAll();
 
-  // Dials `count` connections to a peer, endpoints in turn; if they are of several addresses, those of the first one at
-  // which the peer answers, its own networks' before others (path_finder.h). A peer that is not ready yet is retried until
+  // Dials `count` connections to a peer, endpoints in turn, from the one that connection number `first` would get on; if
+  // they are of several addresses, those of the one at which the peer answers, own networks' before others
+  // (path_finder.h). A peer that is not ready yet is retried until
   // `deadline` from now, and not once an attempt took `patience` (the transport's connect_timeout); then, or on a refusal of
   // another kind, `on_error` runs, or in its place `otherwise`, perhaps once for each connection.
   using Otherwise = std::function<void(const Status&)>;
   void Dial(Transport* transport, OwnerRef peer, const std::vector<std::string>& endpoints, std::uint32_t count,
-            Nanos deadline, Otherwise otherwise = nullptr, Nanos patience = Nanos::max());
+            Nanos deadline, Otherwise otherwise = nullptr, Nanos patience = Nanos::max(), std::uint32_t first = 0);
+  // What the last attempt to reach the peer said that did not; empty: none has ended.
+  std::string fault(OwnerRef peer) const;
   // What connections to the peer carry (connection_probe.h): `done` runs once, later, within `bound` to find it and
   // ConnectionProbe::kBound; never if all links are closed first.
   void Measure(Transport* transport, OwnerRef peer, const std::vector<std::string>& endpoints, Nanos bound,
@@ -95,6 +98,7 @@ class DataLinks final : public Acceptor {
   std::map<OwnerRef, std::vector<std::unique_ptr<Link>>> links_;
   std::uint32_t turn_ = 0;  // where the search for a link begins
   std::map<OwnerRef, std::vector<std::string>> ways_;  // that were found
+  std::map<OwnerRef, std::string> faults_;
   ProbeSink guests_;
   std::unique_ptr<ConnectionProbe> probe_;
   std::vector<Parked> parked_;

@@ -21,6 +21,8 @@ void Egress::Send(Link* link, const FrameHeader& header, std::span<const std::by
   entry->payload = payload;
   entry->hold = std::move(hold);
   entry->next = nullptr;
+  entry->queued = &queued_[link];
+  *entry->queued += payload.size();
   (last_ == nullptr ? first_ : last_->next) = entry;
   last_ = entry;
   Pump();
@@ -32,18 +34,23 @@ void Egress::Drop(const Link* link) {
     entry->link = nullptr;
     entry->hold.Reset();
   }
+  queued_.erase(link);
 }
 
 void Egress::DropAll() {
+  queued_.clear();
   while (first_ != nullptr) Recycle(PopFront());
 }
 
 std::uint64_t Egress::queued_bytes() const {
   std::uint64_t bytes = 0;
-  for (const Entry* entry = first_; entry != nullptr; entry = entry->next) {
-    if (entry->link != nullptr) bytes += entry->payload.size();
-  }
+  for (const auto& [link, queued] : queued_) bytes += queued;
   return bytes;
+}
+
+std::uint64_t Egress::queued_bytes(const Link* link) const {
+  const auto found = queued_.find(link);
+  return found == queued_.end() ? 0 : found->second;
 }
 
 Egress::Entry* Egress::PopFront() {
@@ -73,6 +80,7 @@ void Egress::Pump() {
 }
 
 void Egress::Issue(Entry* entry) {
+  *entry->queued -= entry->payload.size();
   unreleased_bytes_ += entry->payload.size();
   // On an error the release has run already, and the link's own end is reported elsewhere.
   (void)entry->link->Send(entry->header, entry->payload, {&Egress::Released, entry, 0});

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -26,12 +27,14 @@ class Egress {
   void DropAll();
 
   std::uint64_t queued_bytes() const;
+  std::uint64_t queued_bytes(const Link* link) const;  // for that one
 
  private:
   // One frame: queued, then in a link's hands until its release. Recycled with its header's memory.
   struct Entry {
     Egress* egress = nullptr;
-    Link* link = nullptr;  // null: dropped while queued
+    Link* link = nullptr;               // null: dropped while queued
+    std::uint64_t* queued = nullptr;    // its link's count
     FrameHeader header;
     std::span<const std::byte> payload;
     BufferRef hold;
@@ -48,6 +51,7 @@ class Egress {
   Entry* first_ = nullptr;     // the queue
   Entry* last_ = nullptr;
   Entry* idle_ = nullptr;
+  std::map<const Link*, std::uint64_t> queued_;  // bytes, of links that were ever sent on and not dropped
   std::vector<std::unique_ptr<Entry>> entries_;  // all ever made
   bool pumping_ = false;
 };

@@ -237,8 +237,9 @@ void AssignStages(const Travel& travel, const ModeExpansion& mode, std::uint32_t
                   const PlanBasis& basis, LayoutMessage* message, PlanNotes* notes) {
   const bool schedule = mode.exchange == ExchangeKind::kSchedule;
   std::vector<Share> shares = EqualShares(schedule ? OwnerSet::kWorkers : OwnersOf(mode), servers, positions);
-  if (!schedule && basis.placement.has_value()) {
-    ShareTable table = SolveShares(*basis.placement, OwnersOf(mode), travel.bytes.back());
+  const std::optional<Placement>& placement = basis.measured.has_value() ? basis.measured : basis.placement;
+  if (!schedule && placement.has_value()) {
+    ShareTable table = SolveShares(*placement, OwnersOf(mode), travel.bytes.back());
     shares = std::move(table.shares);
     notes->bytes_s = table.seconds;
   }

@@ -22,6 +22,8 @@ struct PlanBasis {
                                        // workers are nodes
   std::uint32_t nodes = 1;             // that the workers are on
   Positions positions{};               // whose ranks notes name
+  std::optional<Placement> measured{};  // as above with what this run has measured: shares may follow it, what is
+                                        // chosen must not
 };
 
 // What was decided, for the log.

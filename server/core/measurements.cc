@@ -52,19 +52,36 @@ std::vector<Measurement> Measurements(const std::vector<Member>& members, const 
 
 std::map<OwnerRef, double> NicRatesOf(std::span<const Measurement> measurements, const Positions& positions,
                                       const std::map<std::uint32_t, MeasuredMessage>& found) {
-  std::map<OwnerRef, double> rates;
+  struct End {
+    double rate = 0;  // at least
+    std::set<OwnerRef> others;
+  };
+  std::map<OwnerRef, End> ends;
   double fastest = 0;
+  const auto note = [&ends](const OwnerRef& of, const OwnerRef& other, double rate) {
+    End& end = ends[of];
+    end.rate = std::max(end.rate, rate);
+    end.others.insert(other);
+  };
   for (const Measurement& m : measurements) {
     const auto measured = found.find(m.by.value);
     if (measured == found.end() || !(measured->second.bytes_per_s > 0)) continue;
     const double rate = measured->second.bytes_per_s;
     const bool worker = m.to.role == Role::kWorker;
+    const OwnerRef by{Role::kWorker, m.by.value};
     const OwnerRef to{m.to.role, worker ? positions.rank(Position(m.to.index)).value : m.to.index};
-    for (const OwnerRef& end : {OwnerRef{Role::kWorker, m.by.value}, to}) rates[end] = std::max(rates[end], rate);
+    note(by, to, rate);
+    note(to, by, rate);
     fastest = std::max(fastest, rate);
   }
-  for (auto& [end, rate] : rates) {
-    if (rate >= kAlike * fastest) rate = fastest;
+  std::map<OwnerRef, double> rates;
+  for (const auto& [of, end] : ends) {
+    const auto faster = [&](const OwnerRef& other) { return kAlike * ends.at(other).rate > end.rate; };
+    if (end.rate >= kAlike * fastest) {
+      rates[of] = fastest;
+    } else if (end.others.size() > 1 || std::ranges::any_of(end.others, faster)) {
+      rates[of] = end.rate;
+    }
   }
   return rates;
 }

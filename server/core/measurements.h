@@ -20,14 +20,15 @@ struct Measurement {
   bool operator==(const Measurement&) const = default;
 };
 
-// At most one per host with workers, by its first one, towards the next such host's first one; where only servers are
-// linked to, the first hosts measure towards one server each. So no NIC carries two of them in one direction, which would
-// make several connections look better than they are. Empty: nothing is open, the transport is not tcp, all members are
-// on one node or reached over loopback.
+// At most one per node with workers, by its first one, towards the next such node's first one; where only servers are
+// linked to, the first nodes measure towards one server each. So no node's NIC carries two of them in one direction, which
+// would make several connections look better than they are; containers of one host are nodes of their own and may share
+// one. Empty: nothing is open, the transport is not tcp, all members are on one node or reached over loopback.
 std::vector<Measurement> Measurements(const std::vector<Member>& members, const Config& job);
 
-// What the NICs at both ends of measurements carry, in each direction, by role and rank or server index: one is as fast as
-// the fastest connection that it takes part in, as the slower end limits each. What is within a fifth of the fastest of all
+// What the NICs at the ends of measurements carry, in each direction, by role and rank or server index: one is as fast as
+// the fastest connection that it takes part in, as the slower end limits each. Left out is an end that was measured with one
+// other alone, unless that one was faster elsewhere: either may be the slow one. What is within a fifth of the fastest of all
 // counts as equal to it, so that what measurements vary by moves no shares. `found`: by rank.
 std::map<OwnerRef, double> NicRatesOf(std::span<const Measurement> measurements, const Positions& positions,
                                       const std::map<std::uint32_t, MeasuredMessage>& found);

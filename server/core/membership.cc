@@ -110,6 +110,7 @@ void Membership::OnFrame(Link&, Frame& frame) {
   ControlMessage message = std::move(decoded).value();
   if (auto* epoch = std::get_if<EpochMessage>(&message)) {
     coordinating_member_ = CoordinatingMember(epoch->members);
+    waited_for_.clear();
     events_->OnEpoch(std::move(*epoch));
   } else if (auto* layout = std::get_if<LayoutMessage>(&message)) {
     events_->OnLayout(std::move(*layout));

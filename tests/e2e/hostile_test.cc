@@ -14,6 +14,7 @@
 #include "common/control.h"
 #include "common/loop.h"
 #include "common/transport/link.h"
+#include "server/core/group_plan.h"
 #include "tests/support/cluster.h"
 
 namespace tally::test {
@@ -60,6 +61,7 @@ class OtherMembers final : public Acceptor, public LinkHandler {
 
   // What this test says and when; on the loop.
   std::function<void(const JoinMessage& join)> on_join;
+  std::function<void(const ControlMessage& message)> on_message;
   std::function<void(Link& link)> on_data_link;
   std::function<void(Link& link, const FrameHeader& header)> on_data_frame;
   std::function<Status(const LinkIdentity& peer)> on_hello;
@@ -115,6 +117,7 @@ class OtherMembers final : public Acceptor, public LinkHandler {
     ASSERT_TRUE(message.ok()) << message.status().text();
     if (const auto* join = std::get_if<JoinMessage>(&*message)) on_join(*join);
     if (std::get_if<HeartbeatMessage>(&*message) != nullptr) Tell(HeartbeatMessage{1});
+    if (on_message) on_message(*message);
   }
   void OnClosed(Link&, const Status&) override {}
 
@@ -196,6 +199,28 @@ TEST(Hostile, AFarewellBeforeTheEpochChangesNothing) {
   EXPECT_TRUE((*client)->Leave().ok());
 }
 
+// A member at none of whose addresses anybody is: named with all of them, before the join times out.
+TEST(Hostile, AddressesThatLeadNowhereAreAllNamed) {
+  const std::vector<std::string> nowhere = {"tcp://127.0.0.4:1", "tcp://127.0.0.5:1"};
+  for (const std::size_t addresses : {2UL, 1UL}) {
+    OtherMembers others;
+    others.Add(Role::kWorker, 0, "b");
+    others.epoch.members[0].endpoints.assign(nowhere.begin(), nowhere.begin() + static_cast<std::ptrdiff_t>(addresses));
+    others.on_join = [&](const JoinMessage& join) {
+      others.Tell(WaitingMessage{"waiting for rank 0 of 2"});
+      others.Publish(join);
+    };
+    others.Start();
+    const Status status = End(Join(others, 2, {"aggregation.mode=ring", "membership.join_timeout=3s"}));
+    EXPECT_EQ(status.kind(), addresses == 2 ? StatusKind::kUnavailable : StatusKind::kTimeout) << status.ToString();
+    EXPECT_NE(status.text().find("rank 0 (other"), std::string::npos) << status.text();
+    for (std::size_t i = 0; i < addresses; ++i) {
+      EXPECT_NE(status.text().find(nowhere[i]), std::string::npos) << status.text();
+    }
+    EXPECT_EQ(status.text().find("waiting for rank 0"), std::string::npos) << "it is there: " << status.text();
+  }
+}
+
 TEST(Hostile, ASecondEpochEndsTheJob) {
   OtherMembers others;
   others.Add(Role::kWorker, 0, "b");
@@ -270,6 +295,16 @@ void AnswerBroadcast(Link& link, const FrameHeader& announced) {
   (void)link.Send(header, {}, {});
 }
 
+// Until the log of a worker says that it has noticed.
+void AwaitClosedLink(const std::string& log, const std::string& peer) {
+  const auto noticed = [&] {
+    std::ifstream in(log);
+    const std::string text{std::istreambuf_iterator<char>(in), {}};
+    return text.find("data link to " + peer) != std::string::npos && text.find("closed: ") != std::string::npos;
+  };
+  for (int i = 0; i < 20'000 && !noticed(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
 // In mode ps only calls want links between workers, and both ends dial. One whose dial is never answered does without
 // once the other's is; one that ends between two calls is made anew, and a call that is slow afterwards is just slow.
 TEST(LinksOfCalls, ThatFailOrEndBetweenCallsDoNoHarm) {
@@ -312,15 +347,70 @@ TEST(LinksOfCalls, ThatFailOrEndBetweenCallsDoNoHarm) {
   EXPECT_GT(hellos, 2) << "it has dialled, again and again";
   ready = slow = true;
   others.Do([&] { others.CloseDataLinks(to_server); });
-  const auto noticed = [&log] {
-    std::ifstream in(log);
-    const std::string text{std::istreambuf_iterator<char>(in), {}};
-    return text.find("data link to rank 0") != std::string::npos && text.find("closed: ") != std::string::npos;
-  };
-  for (int i = 0; i < 20'000 && !noticed(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  AwaitClosedLink(log, "rank 0");
   const Status status = call();
   EXPECT_TRUE(status.ok()) << status.text();
   EXPECT_TRUE((*client)->Leave().ok());
+  std::filesystem::remove(log);
+}
+
+// One of two connections to a server ends between steps. The next step goes without it, so one that is slow later is just
+// slow.
+TEST(LinksOfSteps, ThatAStepWentWithoutExplainNothingLater) {
+  constexpr auto kDead = std::chrono::seconds(2);
+  const std::string log = testing::TempDir() + "tally_links_of_steps_" + std::to_string(getpid());
+  std::filesystem::remove(log);
+  OtherMembers others;
+  std::atomic<bool> slow{false};
+  const Link* first = nullptr;
+  const std::vector<std::byte> zeros(10 * sizeof(float));
+  others.Add(Role::kServer, 0, "b");
+  others.Add(Role::kWorker, 0, "b");
+  others.on_join = [&](const JoinMessage& join) { others.Publish(join); };
+  others.on_message = [&](const ControlMessage& message) {
+    if (const auto* declared = std::get_if<DeclareMessage>(&message)) {
+      Config job;
+      job.aggregation.mode = Mode::kPs;
+      job.servers.addresses = {others.address};
+      LayoutMessage layout = PlanGroup(std::vector{*declared, *declared}, job).value();
+      layout.group = GroupId(1);
+      layout.epoch = EpochId(2);
+      others.Tell(layout);
+    }
+    if (const auto* prepared = std::get_if<PreparedMessage>(&message)) {
+      others.Tell(VerdictMessage{prepared->group, prepared->step, prepared->epoch, true, ""});
+    }
+  };
+  others.on_data_link = [&](Link& link) { first = first == nullptr ? &link : first; };
+  others.on_data_frame = [&](Link& link, const FrameHeader& push) {
+    FrameHeader reply = Header(Role::kServer, 0, FrameKind::kReply, 1, push.slabs);
+    reply.epoch = EpochId(2);
+    reply.step = push.step;
+    reply.codec = push.codec;
+    reply.codec_version = push.codec_version;
+    reply.weight = 2;
+    others.After(slow ? kDead * 3 / 2 : Nanos(0), [&link, &zeros, reply] { (void)link.Send(reply, zeros, {}); });
+  };
+  others.Start();
+  auto client = Join(others, 2, {"aggregation.mode=ps", "servers.addresses=" + others.address, "link.connections=2",
+                                 "membership.dead=2s", "log.level=debug", "log.file=" + log});
+  ASSERT_TRUE(client.ok()) << client.status().text();
+  const std::vector<TensorSpec> tensors = {{"w", ElementCount(10), DType::kFloat32}};
+  auto group = (*client)->DeclareGroup(tensors);
+  ASSERT_TRUE(group.ok()) << group.status().text();
+  const auto step = [&]() -> Status {
+    TALLY_RETURN_IF_ERROR((*group)->Submit(BucketId(0)).status());
+    return (*group)->EndStep().status();
+  };
+  Status status = step();
+  ASSERT_TRUE(status.ok()) << status.text();
+  others.Do([&] { others.CloseDataLinks(first); });
+  AwaitClosedLink(log, "server 0");
+  status = step();
+  ASSERT_TRUE(status.ok()) << status.text();
+  slow = true;
+  status = step();
+  EXPECT_TRUE(status.ok()) << status.text();
   std::filesystem::remove(log);
 }
 

@@ -283,7 +283,8 @@ Action AddTopologyCommand(CLI::App& app, CommandContext& context) {
                  "File of n rows of n measured bandwidths: the ring whose slowest edge is the fastest");
   auto* out = app.add_option("--out", options->out, "Where --measure writes")->type_name("FILE");
   app.add_flag("--measure", options->measure,
-               "Under a launcher, one rank a node: measure what each two nodes carry to each other, write it to --out")
+               "Under a launcher, one rank a node: measure what each two nodes carry to each other, over the "
+               "address that leads to the coordinator or that network.interfaces names, write it to --out")
       ->needs(out);
   app.add_option("--nccl", options->nccl, "Topology file of NCCL (NCCL_TOPO_DUMP_FILE): its NICs");
   AddConfigOptions(app, &options->config);

@@ -81,6 +81,12 @@ TEST(Interfaces, OfThisMachine) {
   EXPECT_EQ(*DataAddresses("", {}, false, "127.0.0.1"), std::vector<std::string>{"127.0.0.1"}) << "a job on one host";
   EXPECT_EQ(DataAddresses("0.0.0.0", {}, false, "1.2.3.4")->back(), "127.0.0.1");
   EXPECT_EQ(DataAddresses("", {}, false, "0.0.0.0")->back(), "127.0.0.1");
+  EXPECT_EQ(*DataAddresses("", {}, false, "1.2.3.4"), std::vector<std::string>{"1.2.3.4"}) << "insecure is not set";
+  EXPECT_EQ(*DataAddresses("", {}, false, "0.0.0.0"), std::vector<std::string>{"127.0.0.1"});
+  const auto more = static_cast<std::size_t>(std::ranges::count_if(*addresses, [](const HostAddress& a) {
+    return !a.loopback && !a.address.starts_with("fe80");
+  }));
+  EXPECT_EQ(DataAddresses("", {}, true, "0.0.0.0")->size(), std::min(more, kMaxDataAddresses) + 1);
   const std::vector<std::string> loopback = {"127.0.0.0/8"}, other = {"^lo"}, none;
   EXPECT_EQ(DataAddresses("", loopback, false, "1.2.3.4")->front(), "127.0.0.1");
   EXPECT_EQ(*DataAddresses("5.6.7.8", loopback, false, "1.2.3.4"), std::vector<std::string>{"5.6.7.8"});

@@ -56,6 +56,22 @@ class ZmqTest : public LinkTest {
   void SetUp() override { Use("zmq"); }
 };
 
+// Threads inherit the cores of the one that starts them, and the loop's may be pinned to one.
+TEST(Zmq, ItsThreadsAreStartedByWhoeverMakesTheTransport) {
+  const auto threads = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator());
+  };
+  EventLoop loop;
+  BufferPool pool;
+  Server server;
+  const auto before = threads();
+  const auto transport = MakeTransport("zmq", &loop, &pool, {}).value();
+  const auto made = threads();
+  EXPECT_GT(made, before);
+  ASSERT_TRUE(transport->Listen("zmq://127.0.0.1:0", Identity(Role::kServer, 0), &server).ok());
+  EXPECT_EQ(threads(), made);
+}
+
 TEST_F(ZmqTest, EverySizeArrivesUnchangedInOrder) {
   OpenPair("zmq://127.0.0.1:0");
   std::vector<std::vector<std::byte>> payloads;

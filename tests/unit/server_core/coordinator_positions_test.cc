@@ -74,30 +74,41 @@ TEST_F(PositionsTest, SharesFollowTheNicOfWhoStandsThere) {
   EXPECT_LT(slabs[2] * 3, slabs[1]);
 }
 
-// The largest job there is: its epoch is one control message, of members with names of 15 characters.
+std::vector<std::string> FirstThree(const std::vector<std::string>& all) { return {all.begin(), all.begin() + 3}; }
+
+// The largest job there is: its epoch is one control message, of members with names of 15 characters. Where all addresses
+// of all members are too many, the first of each is published.
 TEST_F(PositionsTest, OfTheLargestJobFitInOneMessage) {
   constexpr std::uint32_t kWorkers = 4096;
-  const auto join = [](std::uint32_t r, std::size_t host_bytes) {
-    JoinMessage message = WorkerJoin(r, kWorkers);
+  const auto join = [](std::uint32_t r, std::uint32_t world, std::size_t host_bytes) {
+    JoinMessage message = WorkerJoin(r, world);
     message.host = std::string(host_bytes, 'h');
     message.node = "0123456789abcdef";
     message.switch_path = std::string(100, 's');
     message.endpoints = {"tcp://100.100.100.100:65535", "shm://tally-0123456789abcdef", "arena://tally-0123456789abcdef"};
+    for (int i = 1; i < 8; ++i) {
+      message.endpoints.push_back("tcp://[fd00:1111:2222:3333:4444:5555:6666:" + std::to_string(i) + "]:65535");
+    }
     return message;
   };
-  for (std::uint32_t r = 0; r < kWorkers; ++r) Say(10000 + r, join(r, 15));
+  for (std::uint32_t r = 0; r < kWorkers; ++r) Say(10000 + r, join(r, kWorkers, 15));
   for (const std::uint32_t r : {0U, kWorkers - 1}) {
     const EpochMessage epoch = Only<EpochMessage>(10000 + r);
-    EXPECT_EQ(epoch.members.size(), kWorkers) << Only<FailureMessage>(10000 + r).text;
+    ASSERT_EQ(epoch.members.size(), kWorkers) << Only<FailureMessage>(10000 + r).text;
+    EXPECT_EQ(epoch.members[r].endpoints, FirstThree(join(r, kWorkers, 15).endpoints));
     EXPECT_TRUE(DecodeControl(EncodeControl(epoch)).ok());
   }
+  CoordinatorFixture few;
+  few.Say(1, join(0, 1, 15));
+  EXPECT_EQ(few.Only<EpochMessage>(1).members.at(0).endpoints, join(0, 1, 15).endpoints);
   // Names that are too long in all are told to everybody, instead of a message that nobody takes.
   CoordinatorFixture other;
-  for (std::uint32_t r = 0; r < kWorkers; ++r) other.Say(10000 + r, join(r, 128));
+  for (std::uint32_t r = 0; r < kWorkers; ++r) other.Say(10000 + r, join(r, kWorkers, 128));
   for (const std::uint32_t r : {0U, kWorkers - 1}) {
     EXPECT_EQ(other.All<EpochMessage>(10000 + r).size(), 0U);
     const std::string text = other.Only<FailureMessage>(10000 + r).text;
     EXPECT_NE(text.find("4096 members"), std::string::npos) << text;
+    EXPECT_NE(text.find("network.interfaces"), std::string::npos) << text;
     EXPECT_NE(text.find(std::to_string(kMaxControlBytes)), std::string::npos) << text;
   }
   EXPECT_EQ(other.coordinator.phase(), Coordinator::Phase::kFailed);

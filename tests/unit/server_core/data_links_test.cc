@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include <deque>
+
 #include "tests/unit/common/link_harness.h"
 
 namespace tally {
@@ -63,6 +65,61 @@ class DataLinksTest : public ::testing::Test {
 
 constexpr OwnerRef kRank1{Role::kWorker, 2};  // it stands at position 2
 
+// Keeps what is sent until it goes.
+class HeldLink final : public Link {
+ public:
+  HeldLink(LinkIdentity peer, std::uint64_t* bytes) : peer_(peer), bytes_(bytes) {}
+  ~HeldLink() override {
+    for (const Release& release : releases_) release();
+  }
+  Status Send(const FrameHeader&, std::span<const std::byte> payload, Release on_release) override {
+    *bytes_ += payload.size();
+    releases_.push_back(on_release);
+    return Status::Ok();
+  }
+  // Of the first frame; the rest of them is in the system's hands.
+  void LetGo() {
+    const Release release = releases_.front();
+    releases_.pop_front();
+    release();
+  }
+  bool empty() const { return releases_.empty(); }
+  void Close() override {}
+  void PauseReceive(bool) override {}
+  const LinkIdentity& peer() const override { return peer_; }
+  std::string Describe() const override { return "held"; }
+  std::uint64_t queued_bytes() const override { return 0; }  // the socket takes all at once
+  const LinkStats& stats() const override { return stats_; }
+
+ private:
+  LinkIdentity peer_;
+  std::uint64_t* bytes_;
+  LinkStats stats_;
+  std::deque<Release> releases_;
+};
+
+// Dials such links.
+class HeldTransport final : public Transport {
+ public:
+  explicit HeldTransport(EventLoop* loop) : loop_(loop) {}
+  std::string_view name() const override { return "held"; }
+  Result<std::string> Listen(std::string_view, const LinkIdentity&, Acceptor*) override { return Unavailable("never"); }
+  void Connect(std::string_view endpoint, const LinkIdentity&, ConnectDone done) override {
+    dialled.emplace_back(endpoint);
+    auto link = std::make_shared<std::unique_ptr<HeldLink>>(
+        std::make_unique<HeldLink>(Identity(1, 101), &sent.emplace_back(0)));
+    links.push_back(link->get());
+    loop_->Post([link, done = std::move(done)] { done(std::unique_ptr<Link>(std::move(*link))); });
+  }
+
+  std::vector<std::string> dialled;
+  std::vector<HeldLink*> links;
+  std::deque<std::uint64_t> sent;  // bytes on each
+
+ private:
+  EventLoop* loop_;
+};
+
 TEST_F(DataLinksTest, TheMemberIsTaken) {
   links_->Dial(dialling_.get(), kRank1, {Listen(Identity(1, 101))}, 1, std::chrono::seconds(20));
   EXPECT_TRUE(RunUntil(loop_, [&] { return links_->complete(kRank1, 1); }));
@@ -92,6 +149,43 @@ TEST_F(DataLinksTest, InTheEndTheErrorNamesBoth) {
   EXPECT_THAT(error_.text(), HasSubstr("dialled rank 1 (host1"));
   EXPECT_THAT(error_.text(), HasSubstr("rank 2 (host2"));
   EXPECT_FALSE(links_->complete(kRank1, 1));
+}
+
+TEST_F(DataLinksTest, MoreConnectionsTakeTheNextEndpoints) {
+  HeldTransport held(&loop_);
+  const std::vector<std::string> endpoints = {"held://h:1", "held://h:2", "held://h:3"};
+  links_->Dial(&held, kRank1, endpoints, 1, std::chrono::seconds(20));
+  links_->Dial(&held, kRank1, endpoints, 3, std::chrono::seconds(20), nullptr, Nanos::max(), 1);
+  ASSERT_TRUE(RunUntil(loop_, [&] { return links_->complete(kRank1, 4); }));
+  EXPECT_EQ(held.dialled, (std::vector{endpoints[0], endpoints[1], endpoints[2], endpoints[0]}));
+  links_->CloseAll();
+}
+
+// What waits for the window counts as well: the sockets themselves look empty.
+TEST_F(DataLinksTest, ABurstIsDealtOutEvenly) {
+  HeldTransport held(&loop_);
+  links_->Dial(&held, kRank1, {"held://h:1"}, 2, std::chrono::seconds(20));
+  ASSERT_TRUE(RunUntil(loop_, [&] { return links_->complete(kRank1, 2); }));
+  const std::vector<std::byte> payload(std::size_t{1} << 20);
+  // Large and small ones in turns, as many as four windows.
+  std::uint64_t total = 0;
+  for (int i = 0; i < 64; ++i) {
+    const std::size_t bytes = i % 2 == 0 ? 100000 : 20000;
+    links_->Send(kRank1, {}, std::span(payload).first(bytes), {});
+    total += bytes;
+  }
+  for (bool some = true; some;) {
+    some = false;
+    for (HeldLink* const link : held.links) {
+      if (link->empty()) continue;
+      link->LetGo();
+      some = true;
+    }
+  }
+  ASSERT_EQ(held.sent.size(), 2u);
+  EXPECT_EQ(held.sent[0] + held.sent[1], total);
+  EXPECT_NEAR(static_cast<double>(held.sent[0]), static_cast<double>(total) / 2, static_cast<double>(total) / 8);
+  links_->CloseAll();
 }
 
 }  // namespace

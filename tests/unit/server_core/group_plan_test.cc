@@ -148,6 +148,24 @@ TEST(GroupPlan, AutoTakesTheCheapestWayAndSaysWhy) {
   EXPECT_EQ(here.exchange, "owners on workers") << "fewer bytes in all";
 }
 
+// A job that is started again must choose the same; whose share is how large decides about no bit.
+TEST(GroupPlan, WhatWasMeasuredMovesSharesButNoChoice) {
+  const auto planned = [](const std::optional<Placement>& said, const std::optional<Placement>& measured) {
+    PlanNotes notes;
+    EXPECT_TRUE(PlanGroup(Declared(4, {1 << 24}), Job(Mode::kAuto, 4), {{}, said, 4, {}, measured}, &notes).ok());
+    return notes;
+  };
+  Placement slow = Separate(4, 4);
+  for (const std::uint32_t nic : slow.server_nics) slow.nic_bytes_per_s[nic] = 0.1 * kGigabit;
+  slow.nic_bytes_per_s[slow.server_nics[0]] = 0.2 * kGigabit;
+  const PlanNotes said = planned(Separate(4, 4), std::nullopt), measured = planned(Separate(4, 4), slow);
+  EXPECT_NE(planned(slow, std::nullopt).exchange, said.exchange) << "said, it would";
+  EXPECT_EQ(measured.exchange, said.exchange);
+  EXPECT_EQ(measured.reason, said.reason);
+  EXPECT_THAT(said.shares, HasSubstr("server 0 25 %"));
+  EXPECT_THAT(measured.shares, HasSubstr("server 0 40 %"));
+}
+
 TEST(GroupPlan, AutoSumsInsideNodesFirstWhereWorkersShareThem) {
   const auto planned = [](const Config& job) {
     PlanNotes notes;

@@ -105,8 +105,19 @@ TEST(Measurements, ANicIsAsFastAsTheFastestConnectionAtIt) {
   const auto alike = NicRatesOf(ring, positions, {{0, {9e7, 1}}, {1, {8.1e7, 1}}, {4, {1e8, 1}}});
   for (const auto& [end, rate] : alike) EXPECT_EQ(rate, 1e8) << end.index;
   EXPECT_TRUE(NicRatesOf(ring, positions, {{0, {0, 1}}}).empty()) << "nothing was found";
-  const auto servers = NicRatesOf(Measurements(Members(), Job(Mode::kPs)), positions, {{0, {1e8, 1}}});
-  EXPECT_EQ(servers.at({Role::kServer, 0}), 1e8);
+}
+
+// Rank 0 with server 0, rank 1 with server 1: which end of the slow pair limits it, nobody knows.
+TEST(Measurements, OfOnePairNeitherEndIsCalledSlow) {
+  const Positions positions = Positions::Make(Members()).value();
+  const std::vector<Measurement> ps = Measurements(Members(), Job(Mode::kPs));
+  const std::map<OwnerRef, double> expected = {{{Role::kWorker, 0}, 1e8}, {{Role::kServer, 0}, 1e8}};
+  EXPECT_EQ(NicRatesOf(ps, positions, {{0, {1e8, 1}}, {1, {3e7, 1}}}), expected);
+  // It is known where the other end was faster elsewhere: rank 1 measures alone, rank 4 towards rank 0.
+  const std::vector<Measurement> chain = {{Rank(1), {Role::kWorker, 4}}, {Rank(4), {Role::kWorker, 0}}};
+  const auto rates = NicRatesOf(chain, positions, {{1, {3e7, 1}}, {4, {1e8, 1}}});
+  EXPECT_EQ(rates.at({Role::kWorker, 1}), 3e7);
+  EXPECT_EQ(rates.at({Role::kWorker, 4}), 1e8);
 }
 
 class LinksTest : public ::testing::Test, protected CoordinatorFixture {
@@ -141,20 +152,22 @@ TEST_F(LinksTest, AreSettledOnceAllHaveMeasured) {
 // Of 180 slabs: how many each rank owns. Rank 1's NIC is measured slow.
 class MeasuredNicsTest : public ::testing::Test, protected CoordinatorFixture {
  protected:
-  std::vector<std::size_t> Owned(double said_bytes_per_s) {
-    const std::string text = JobText("ring", 0, "[compression]\ncodec = \"int8\"\n");
+  void Join(double said_by_rank_0, const std::string& text = JobText("ring", 0, "[compression]\ncodec = \"int8\"\n")) {
     for (std::uint32_t r = 0; r < 3; ++r) {
       JoinMessage join = WorkerJoin(r, 3, text);
       join.node = "n" + std::to_string(r);
       join.nic = "eth0";
-      join.nic_bytes_per_s = said_bytes_per_s;
+      join.nic_bytes_per_s = r == 0 ? said_by_rank_0 : 0;
       join.endpoints = {"tcp://10.0.0." + std::to_string(r + 1) + ":1"};
       Say(100 + r, join);
     }
+  }
+  void MeasureRank1Slow() {
     Say(100, MeasuredMessage{1e7, 1});
     Say(101, MeasuredMessage{1e7, 1});
     Say(102, MeasuredMessage{1e8, 1});
-    const LayoutMessage layout = DeclareAll(3, 65536 * 60);
+  }
+  static std::vector<std::size_t> Owned(const LayoutMessage& layout) {
     std::vector<std::size_t> slabs(3);
     for (const std::uint16_t owner : layout.owners) ++slabs[layout.owner_list[owner].index];
     return slabs;
@@ -162,15 +175,52 @@ class MeasuredNicsTest : public ::testing::Test, protected CoordinatorFixture {
 };
 
 TEST_F(MeasuredNicsTest, GetTheirShareWhereNobodySaysARate) {
-  const std::vector<std::size_t> slabs = Owned(0);
+  Join(0);
+  MeasureRank1Slow();
+  const std::vector<std::size_t> slabs = Owned(DeclareAll(3, 65536 * 60));
   EXPECT_LT(slabs[1] * 3, slabs[0]);
   EXPECT_LT(slabs[1] * 3, slabs[2]);
 }
 
 TEST_F(MeasuredNicsTest, AreWhatIsSaidWhereSomebodyDoes) {
-  const std::vector<std::size_t> slabs = Owned(1e8);
+  Join(1e9);
+  MeasureRank1Slow();
+  const std::vector<std::size_t> slabs = Owned(DeclareAll(3, 65536 * 60));
   EXPECT_EQ(slabs[0], slabs[1]);
   EXPECT_EQ(slabs[1], slabs[2]);
+}
+
+// A server outlasts the job, what was measured of its NIC does not.
+TEST_F(LinksTest, ARateEndsWithTheJobThatMeasuredIt) {
+  for (std::uint32_t s = 0; s < 2; ++s) {
+    JoinMessage join = ServerJoin(s);
+    join.node = "s" + std::to_string(s);
+    join.nic = "eth0";
+    join.endpoints = {"tcp://10.0.1." + std::to_string(s + 1) + ":1"};
+    Say(200 + s, join);
+  }
+  const auto start = [&](ConnectionId first, double rate, const std::string& more) {
+    for (std::uint32_t r = 0; r < 2; ++r) {
+      JoinMessage join = WorkerJoin(r, 2, JobText("ps", 2, more));
+      join.node = "w" + std::to_string(r);
+      join.nic = "eth0";
+      join.nic_bytes_per_s = rate;
+      join.endpoints = {"tcp://10.0.0." + std::to_string(r + 1) + ":1"};
+      Say(first + r, join);
+    }
+  };
+  start(100, 0, "transport = \"tcp\"\n");
+  Say(100, MeasuredMessage{1e8, 1});
+  Say(101, MeasuredMessage{1e7, 1});
+  ASSERT_EQ(All<LinksMessage>(100).size(), 1u);
+  for (const ConnectionId worker : {100UL, 101UL}) Say(worker, LeaveMessage{"done"});
+  start(300, 1e9, "transport = \"tcp\"\n[link]\nconnections = 1\n");
+  for (const ConnectionId worker : {300UL, 301UL}) Say(worker, Declare({Tensor("w", 65536 * 60)}));
+  const LayoutMessage layout = Only<LayoutMessage>(300);
+  ASSERT_EQ(layout.owner_list.size(), 2u);
+  std::vector<std::size_t> slabs(2);
+  for (const std::uint16_t owner : layout.owners) ++slabs[owner];
+  EXPECT_EQ(slabs[0], slabs[1]);
 }
 
 TEST_F(LinksTest, AreSettledWithoutWhoeverDoesNotAnswer) {

@@ -32,7 +32,10 @@ class NeighbourLinksTest : public LinkTest {
     logger = std::move(Logger::Make(quiet)).value();
     for (std::uint32_t rank = 0; rank < 2; ++rank) {
       links[rank] = std::make_unique<DataLinks>(&loop, &inbox[rank], logger.get(), 1 << 20);
-      links[rank]->on_error = [this](const Status& why) { error = why; };
+      links[rank]->on_error = [this](const Status& why) {
+        error = why;
+        ++errors;
+      };
     }
   }
 
@@ -62,6 +65,7 @@ class NeighbourLinksTest : public LinkTest {
   Inbox inbox[2];
   std::unique_ptr<DataLinks> links[2];
   Status error;
+  int errors = 0;
 };
 
 TEST_F(NeighbourLinksTest, LeadToTheMemberAndShareItsFrames) {
@@ -86,6 +90,10 @@ TEST_F(NeighbourLinksTest, NoWayIsToldOnce) {
   ASSERT_TRUE(RunUntil(loop, [&] { return !error.ok(); }));
   EXPECT_NE(error.text().find("no address of worker 0 leads to it"), std::string::npos) << error.text();
   EXPECT_FALSE(links[1]->complete(first, 1));
+  bool later = false;
+  loop.After(milliseconds(100), [&] { later = true; });
+  ASSERT_TRUE(RunUntil(loop, [&] { return later; }));
+  EXPECT_EQ(errors, 1) << "two connections were wanted";
 }
 
 TEST_F(NeighbourLinksTest, MeasuringLeavesNoLinks) {
