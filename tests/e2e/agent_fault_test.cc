@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -276,6 +277,32 @@ TEST(AgentFaults, ADaemonThatIsStoppedIsMissedByName) {
   EXPECT_TRUE(job.Blames(1, "has gone"));
 }
 
+// Of the daemon and of the engines that run in it.
+TEST(AgentFaults, AHangUpChangesTheLevelOfRunningJobsLogs) {
+  std::string file = testing::TempDir() + "tally-worker-XXXXXX";
+  const UniqueFd made(mkstemp(file.data()));
+  ASSERT_GE(made.get(), 0);
+  const auto set = [&](const char* level) { std::ofstream(file) << "[log]\nlevel = \"" << level << "\"\n"; };
+  set("off");
+  NodeDaemon daemon({}, file);
+  Job job(2, {&daemon}, {"100000", "1", "hang"});
+  ASSERT_TRUE(job.Says(1, "hanging"));
+  set("info");
+  daemon.launcher().SignalAll(SIGHUP);
+  const auto says = [&](const char* what) {
+    const auto deadline = std::chrono::steady_clock::now() + Patience(20);
+    while (daemon.said().find(what) == std::string::npos && std::chrono::steady_clock::now() < deadline) {
+      daemon.launcher().WaitAllEnded(std::chrono::milliseconds(10));
+    }
+    return daemon.said().find(what) != std::string::npos;
+  };
+  EXPECT_TRUE(says("reloaded")) << daemon.said();
+  job.Kill(1);
+  EXPECT_TRUE(job.Blames(0, job.Name(1)));
+  EXPECT_TRUE(says("job failed")) << "no engine said so:\n" << daemon.said();
+  unlink(file.c_str());
+}
+
 TEST(AgentFaults, ADaemonThatIsAskedToStopSaysSoToAll) {
   NodeDaemon daemon;
   Job job(2, {&daemon}, {"100000", "1"});
@@ -367,6 +394,31 @@ TEST(AgentFaults, GarbageOnTheSocketChangesNothing) {
     if (round % 2 == 0) silent.push_back(std::move(fd));
   }
   for (const std::size_t rank : {std::size_t{0}, std::size_t{1}}) EXPECT_TRUE(job.Ends(rank, 0));
+}
+
+// Neither a spinning loop nor a log that fills up; whoever knocked meanwhile is let in.
+TEST(AgentFaults, WithoutDescriptorsConnectionsWait) {
+  NodeDaemon daemon;
+  (void)Refusal(daemon, agent::Leave{});  // it listens
+  rlimit usual{}, none{};
+  ASSERT_EQ(prlimit(daemon.pid(), RLIMIT_NOFILE, nullptr, &usual), 0);
+  none = {4, usual.rlim_max};
+  ASSERT_EQ(prlimit(daemon.pid(), RLIMIT_NOFILE, &none, nullptr), 0);
+  agent::Channel channel(Connect(daemon), [] {});
+  const auto told = [&] {
+    std::size_t count = 0, at = 0;
+    for (; (at = daemon.said().find("connections have to wait", at)) != std::string::npos; ++at) ++count;
+    return count;
+  };
+  const auto deadline = std::chrono::steady_clock::now() + Patience(20);
+  while (told() < 2 && std::chrono::steady_clock::now() < deadline) {
+    daemon.launcher().WaitAllEnded(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(told(), 2U) << daemon.said();  // once a second
+  ASSERT_EQ(prlimit(daemon.pid(), RLIMIT_NOFILE, &usual, nullptr), 0);
+  ASSERT_TRUE(channel.Send(agent::Leave{}).ok());
+  const auto answer = Answer(channel);
+  EXPECT_TRUE(answer.ok() && std::holds_alternative<agent::Reply>(*answer)) << answer.status().text();
 }
 
 // One process of one rank that keeps to no rule once it is attached. `after` it is turned out and may come back.

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <memory>
 #include <mutex>
+#include <thread>
 
 #include "compress/saved_state.h"
 #include "tests/support/cluster.h"
@@ -455,6 +456,31 @@ TEST(Agent, StandaloneCallsAreMadeByOneProcessFromStepToStep) {
             "");
 }
 
+// As Python's hook does: a step ends on a thread of its own, while the caller's thread asks for something else.
+TEST(Agent, QuestionsOfTwoThreadsGetTheirOwnAnswers) {
+  NodeDaemon daemon;
+  TestCluster cluster({2, 0, daemon.attach(), {}});
+  const TensorSpec tensor{"w", ElementCount(100), DType::kFloat32};
+  EXPECT_EQ(Failures(cluster.Run([&](Client& client, std::uint32_t) -> Status {
+              TALLY_ASSIGN_OR_RETURN(Group * group, client.DeclareGroup(std::span(&tensor, 1)));
+              Status ended;
+              std::thread ends([&] {
+                for (int step = 0; step < 200 && ended.ok(); ++step) ended = group->EndStep().status();
+              });
+              std::uint64_t steps = 0;
+              bool grows = true;
+              for (int i = 0; i < 200; ++i) {
+                const std::uint64_t now = client.stats().steps_committed;
+                grows = grows && now >= steps;
+                steps = now;
+              }
+              ends.join();
+              TALLY_RETURN_IF_ERROR(ended);
+              return grows && client.stats().steps_committed == 200 ? Status::Ok() : Internal("another's answer");
+            })),
+            "");
+}
+
 TEST(Agent, AWeightThatOverflowsSkipsTheStepAsInside) {
   NodeDaemon daemon;
   for (const std::vector<std::string>& settings : {std::vector<std::string>{}, daemon.attach()}) {
@@ -480,9 +506,8 @@ TEST(Agent, FilesOfTheSettingsAreThoseThatTheTrainingProcessSees) {
   const std::filesystem::path before = std::filesystem::current_path();
   std::string name = (std::filesystem::temp_directory_path() / "tally-agent-XXXXXX").string();
   ASSERT_NE(mkdtemp(name.data()), nullptr);
-  std::ofstream(name + "/secret") << "0123456789abcdef0123456789abcdef";
-  std::filesystem::permissions(name + "/secret", std::filesystem::perms::owner_read);
-  TestCluster cluster({1, 0, With({"job.secret_file=secret"}, daemon.attach()), {}});
+  std::ofstream(name + "/labels") << "topology.kubernetes.io/region=\"eu\"\ntopology.kubernetes.io/zone=\"a\"\n";
+  TestCluster cluster({1, 0, With({"topology.file=labels"}, daemon.attach()), {}});
   std::filesystem::current_path(name);
   EXPECT_EQ(Failures(cluster.Run([](Client& client, std::uint32_t) { return client.Barrier(); })), "");
   std::filesystem::current_path(before);

@@ -37,9 +37,12 @@ Result<std::unique_ptr<Agent>> Agent::Start(const Config& config, Logger* logger
 }
 
 Agent::Agent(const Config& config, Logger* logger, UniqueFd listener, std::string name)
-    : config_(config), logger_(logger), name_(std::move(name)), listener_(std::move(listener)), log_level_(config.log.level), thread_([this] {
-        Watch();
-      }) {}
+    : config_(config),
+      logger_(logger),
+      name_(std::move(name)),
+      listener_(std::move(listener)),
+      log_level_(config.log.level),
+      thread_([this] { Watch(); }) {}
 
 Agent::~Agent() {
   (void)Stop(Nanos{0});

@@ -1,6 +1,6 @@
-// Service: what a training process asks of its rank's engine, done one after the other. Groups and buffers stay when
-// the process goes; the next one finds them by declaring the same. Thread: the seat's. Messages are hostile: what does
-// not fit is refused, and the job goes on.
+// Service: what a training process asks of its rank's engine, done one after the other. Groups and buffers stay when it
+// goes after the end of a step; the next one finds them by declaring the same. Thread: the seat's. Messages are hostile:
+// what does not fit is refused, and the job goes on.
 #pragma once
 
 #include <cstdint>

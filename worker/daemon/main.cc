@@ -82,13 +82,16 @@ int main(int argc, char** argv) {
   CLI::App app{
       "tally-worker: runs the engines of this node's training processes, which attach with worker.attach = "
       "\"agent\".\n"
-      "Residuals and the place in the job outlive a training process that ends between two steps and comes back."};
+      "Residuals and the place in the job outlive a training process that ends right after a step and comes back.\n"
+      "Its seat is found by rank, job.name and the addresses of coordinator and servers: one-worker jobs without these\n"
+      "need names of their own."};
   app.footer(
       "Examples:\n"
       "  tally-worker\n"
       "  tally-worker --config /etc/tally/worker.toml\n"
       "  tally-worker --listen tally-worker-b --set log.level=debug\n"
-      "Signals: TERM and INT end the jobs of all its ranks, with an error that says so; HUP reads log.level again, for it and them.\n"
+      "Signals: TERM and INT end the jobs of all its ranks, with an error that says so; HUP reads log.level"
+      " again, for it and them.\n"
       "Files that the jobs' settings name are read by tally-worker: under its systemd unit not those in /tmp.");
   app.set_version_flag("--version", std::string("tally-worker ") + tally::kVersion);
   app.add_option("--config", sources.file, "configuration file (TOML)");
