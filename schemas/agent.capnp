@@ -16,7 +16,7 @@ struct AgentMessage {
     keep @4 :Tensor;             # not answered
     submit @5 :Submit;           # answered by bucketEnd
     endStep @6 :EndStep;         # stepEnd
-    giveUp @7 :Bucket;           # has waited for step.timeout; not answered
+    giveUp @7 :GiveUp;           # has waited for step.timeout; not answered
     collective @8 :Collective;   # in the memory sent last: what is given; from the next multiple of 64, what is made
     makeBuffer @9 :UInt64;       # elements; answered by buffer
     reduceBuffer @10 :ReduceBuffer;
@@ -61,6 +61,11 @@ struct Tensor {
 struct Bucket {
   group @0 :UInt32;
   bucket @1 :UInt32;
+}
+
+struct GiveUp {
+  bucket @0 :Bucket;
+  step @1 :UInt64;               # that it was submitted in; another one's is over
 }
 
 struct Submit {

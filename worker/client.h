@@ -1,7 +1,7 @@
 // Client: what a training process embeds. Join a job, declare named gradients, submit them bucket by bucket as backward
 // produces them, take the (weighted) mean over all workers, end the step.
 // Threads: one caller at a time per Client and one per Group, Ticket::Wait from any; an engine thread, here or in the
-// node's tally-worker (worker.attach), does the rest.
+// node's tally-worker (worker.attach; there calls are served in the order in which they are made), does the rest.
 #pragma once
 
 #include <cstddef>
@@ -128,6 +128,8 @@ class Group {
 
   // Submits nothing more in this step (a bucket not submitted contributes zero and its residual), waits for every
   // result and for the verdict. After it inputs may be written again. Errors as Ticket::Wait: the step did not end.
+  // With worker.attach = agent what one process asks is served in that order: while a step ends, other groups' Submits and
+  // EndSteps wait, so all ranks end and hand over their groups in the same order.
   tally::Result<StepResult> EndStep(Vote vote = Vote::kCommit);
 
   StepId step() const;  // the number of the step that is open
@@ -229,9 +231,14 @@ class Client {
   ClientStats stats() const;
 
   // Gives the rank back to the node's tally-worker, which keeps its groups, residuals and place in the job for the
-  // training process that joins next as the same rank and declares the same, within worker.return_within. Between steps;
-  // the client is of no use afterwards. A process that dies between steps is taken to have called it. Errors:
-  // kUnsupported unless worker.attach is agent, kInvalidArgument within a step.
+  // training process that joins next as the same rank and declares the same groups and buffers, within
+  // worker.return_within. Its inputs are zero, its outputs those of the last step. After the end of a step (or before
+  // anything) and before further standalone calls; the client is of no use afterwards, and no thread or child may write its
+  // inputs. A process that dies at such a point is taken to have called it; one that dies after standalone calls
+  // ends the job, as another could not tell which of them were made. For the same reason the process that comes back to a
+  // group whose step is not 0 makes none before its first EndStep (kInvalidArgument, nothing lost): it leaves out the
+  // barriers and broadcasts that prepare the first step.
+  // Errors: kUnsupported unless worker.attach is agent, kInvalidArgument within a step or after standalone calls.
   Status Detach();
 
   // Ends the job on all members with kUnavailable, naming this rank and the reason; returns at once, and calls that follow

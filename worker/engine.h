@@ -68,6 +68,7 @@ class Engine final : public TicketHost,
   void Abort(const Status& why);
   ClientStats Stats();
   Status failure() const;
+  Status SetLogLevel(std::string_view level) { return logger_->SetLevel(level); }
 
   const Config& config() const { return loaded_.config; }
   Rank rank() const { return Rank(loaded_.config.worker.rank); }

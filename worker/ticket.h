@@ -103,6 +103,7 @@ struct TicketState {
   TicketHost* host = nullptr;
   GroupRuntime* group = nullptr;
   std::uint32_t bucket = 0;
+  StepId step;  // of an attached group
   StepWeight weight;
 };
 

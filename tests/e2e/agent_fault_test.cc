@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -174,6 +175,46 @@ TEST(AgentFaults, OneWhoDoesNotComeBackIsMissed) {
   EXPECT_TRUE(job.Blames(0, job.Name(1) + " is gone and none came back within 300 ms (worker.return_within)"));
 }
 
+TEST(AgentFaults, OneWhoGoesAfterStandaloneCallsCannotComeBack) {
+  NodeDaemon daemon;
+  Job job(2, {&daemon}, {"20", "1", "call"});
+  ASSERT_TRUE(job.Says(1, "pausing"));
+  job.Kill(1);
+  EXPECT_TRUE(job.Blames(0, job.Name(1) + " died in the middle of standalone calls"));
+}
+
+TEST(AgentFaults, ARestartIntoAJobThatFailsGetsANewOne) {
+  NodeDaemon daemon;
+  Job job(2, {&daemon}, {"20", "1", "pause"});
+  ASSERT_TRUE(job.Says(1, "pausing"));
+  job.Kill(1);  // its place is vacant
+  job.Kill(0);  // in a step: the job fails
+  const std::size_t one = job.Spawn(1, daemon), zero = job.Spawn(0, daemon);
+  // Rank 1 comes to a job of its own, whose second step is another one than that it was to come back for.
+  ASSERT_TRUE(job.Says(one, "pausing"));
+  EXPECT_NE(job.text[one].find("step 1\n"), std::string::npos) << job.text[one];
+  job.Kill(one);
+  const std::size_t back = job.Spawn(1, daemon);
+  for (const std::size_t process : {zero, back}) EXPECT_TRUE(job.Ends(process, 0));
+}
+
+TEST(AgentFaults, AVacantSeatIsNotForAJobOfTheSameName) {
+  NodeDaemon daemon;
+  Job first(2, {&daemon}, {"20", "1", "pause"}), second(2, {&daemon}, {"20", "1", "pause"});
+  ASSERT_TRUE(first.Says(1, "pausing"));
+  ASSERT_TRUE(second.Says(1, "pausing"));
+  first.Kill(1);
+  Job third(2, {&daemon}, {"20", "1"});
+  for (const std::size_t rank : {std::size_t{0}, std::size_t{1}}) {
+    EXPECT_TRUE(third.Ends(rank, 0));
+    EXPECT_NE(third.text[rank].find("step 0\n"), std::string::npos) << "it is in another job\n" << third.text[rank];
+  }
+  second.Kill(1);
+  const std::size_t first_back = first.Spawn(1, daemon), second_back = second.Spawn(1, daemon);
+  for (const std::size_t process : {std::size_t{0}, first_back}) EXPECT_TRUE(first.Ends(process, 0));
+  for (const std::size_t process : {std::size_t{0}, second_back}) EXPECT_TRUE(second.Ends(process, 0));
+}
+
 TEST(AgentFaults, AStandaloneCallThatLosesItsProcessFailsForAll) {
   NodeDaemon daemon;
   Job job(3, {&daemon}, {"100000", "0", "collectives"}, {{"TALLY_WORKER_RETURN_WITHIN", "500ms"}});
@@ -234,6 +275,32 @@ TEST(AgentFaults, ADaemonThatIsStoppedIsMissedByName) {
   EXPECT_TRUE(job.Blames(0, "rank 1 ("));
   second.launcher().SignalAll(SIGKILL);
   EXPECT_TRUE(job.Blames(1, "has gone"));
+}
+
+// Of the daemon and of the engines that run in it.
+TEST(AgentFaults, AHangUpChangesTheLevelOfRunningJobsLogs) {
+  std::string file = testing::TempDir() + "tally-worker-XXXXXX";
+  const UniqueFd made(mkstemp(file.data()));
+  ASSERT_GE(made.get(), 0);
+  const auto set = [&](const char* level) { std::ofstream(file) << "[log]\nlevel = \"" << level << "\"\n"; };
+  set("off");
+  NodeDaemon daemon({}, file);
+  Job job(2, {&daemon}, {"100000", "1", "hang"});
+  ASSERT_TRUE(job.Says(1, "hanging"));
+  set("info");
+  daemon.launcher().SignalAll(SIGHUP);
+  const auto says = [&](const char* what) {
+    const auto deadline = std::chrono::steady_clock::now() + Patience(20);
+    while (daemon.said().find(what) == std::string::npos && std::chrono::steady_clock::now() < deadline) {
+      daemon.launcher().WaitAllEnded(std::chrono::milliseconds(10));
+    }
+    return daemon.said().find(what) != std::string::npos;
+  };
+  EXPECT_TRUE(says("reloaded")) << daemon.said();
+  job.Kill(1);
+  EXPECT_TRUE(job.Blames(0, job.Name(1)));
+  EXPECT_TRUE(says("job failed")) << "no engine said so:\n" << daemon.said();
+  unlink(file.c_str());
 }
 
 TEST(AgentFaults, ADaemonThatIsAskedToStopSaysSoToAll) {
@@ -329,6 +396,31 @@ TEST(AgentFaults, GarbageOnTheSocketChangesNothing) {
   for (const std::size_t rank : {std::size_t{0}, std::size_t{1}}) EXPECT_TRUE(job.Ends(rank, 0));
 }
 
+// Neither a spinning loop nor a log that fills up; whoever knocked meanwhile is let in.
+TEST(AgentFaults, WithoutDescriptorsConnectionsWait) {
+  NodeDaemon daemon;
+  (void)Refusal(daemon, agent::Leave{});  // it listens
+  rlimit usual{}, none{};
+  ASSERT_EQ(prlimit(daemon.pid(), RLIMIT_NOFILE, nullptr, &usual), 0);
+  none = {4, usual.rlim_max};
+  ASSERT_EQ(prlimit(daemon.pid(), RLIMIT_NOFILE, &none, nullptr), 0);
+  agent::Channel channel(Connect(daemon), [] {});
+  const auto told = [&] {
+    std::size_t count = 0, at = 0;
+    for (; (at = daemon.said().find("connections have to wait", at)) != std::string::npos; ++at) ++count;
+    return count;
+  };
+  const auto deadline = std::chrono::steady_clock::now() + Patience(20);
+  while (told() < 2 && std::chrono::steady_clock::now() < deadline) {
+    daemon.launcher().WaitAllEnded(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(told(), 2U) << daemon.said();  // once a second
+  ASSERT_EQ(prlimit(daemon.pid(), RLIMIT_NOFILE, &usual, nullptr), 0);
+  ASSERT_TRUE(channel.Send(agent::Leave{}).ok());
+  const auto answer = Answer(channel);
+  EXPECT_TRUE(answer.ok() && std::holds_alternative<agent::Reply>(*answer)) << answer.status().text();
+}
+
 // One process of one rank that keeps to no rule once it is attached. `after` it is turned out and may come back.
 class Rogue : public testing::Test {
  protected:
@@ -348,7 +440,7 @@ class Rogue : public testing::Test {
 
 TEST_F(Rogue, IsTurnedOutForMessagesThatMakeNoSenseAndMayComeBack) {
   const std::vector<agent::Message> wrong = {agent::Submit{0, 0, {}, 0}, agent::Keep{3, 0},
-                                             agent::GiveUp{1, 1},        agent::BucketEnd{0, 0, agent::Reply()},
+                                             agent::GiveUp{1, 1, {}},        agent::BucketEnd{0, 0, agent::Reply()},
                                              agent::Attached{},          hello()};
   for (const agent::Message& message : wrong) {
     agent::Channel channel(Connect(daemon), [] {});
@@ -393,20 +485,50 @@ TEST_F(Rogue, GetsErrorsForQuestionsThatHaveNoAnswer) {
 }
 
 TEST_F(Rogue, MemoryThatCouldShrinkIsNotMapped) {
-  agent::Channel channel(Connect(daemon), [] {});
-  Attach(channel);
   UniqueFd plain(memfd_create("plain", MFD_CLOEXEC));
   ASSERT_EQ(ftruncate(plain.get(), 4096), 0);
   for (const int descriptor : {plain.get(), -1}) {
+    agent::Channel channel(Connect(daemon), [] {});
+    Attach(channel);
     ASSERT_TRUE(channel.Send(agent::Memory{4096}, descriptor).ok());
-    ASSERT_TRUE(channel.Send(agent::ImportState{0}).ok());  // there is no such group
-    ASSERT_TRUE(Answer(channel).ok());
+    ASSERT_TRUE(channel.Send(agent::Collective{{16, DType::kFloat32, ReduceOp::kSum}}).ok());
+    const auto answer = Answer(channel);
+    ASSERT_TRUE(answer.ok() && std::holds_alternative<agent::Reply>(*answer));
+    EXPECT_NE(std::get<agent::Reply>(*answer).text.find("not sealed"), std::string::npos)
+        << std::get<agent::Reply>(*answer).text;
   }
-  agent::Collective call{{16, DType::kFloat32, ReduceOp::kSum}};
-  ASSERT_TRUE(channel.Send(call).ok());
-  const auto answer = Answer(channel);
+}
+
+// What an earlier message left behind is no reason for what needs no memory.
+TEST_F(Rogue, ACallOfNothingNeedsNoMemory) {
+  agent::Channel channel(Connect(daemon), [] {});
+  Attach(channel);
+  ASSERT_TRUE(channel.Send(agent::Memory{4096}).ok());
+  ASSERT_TRUE(channel.Send(agent::Collective{{0, DType::kFloat32, ReduceOp::kSum}}).ok());
+  auto answer = Answer(channel);
   ASSERT_TRUE(answer.ok() && std::holds_alternative<agent::Reply>(*answer));
-  EXPECT_NE(std::get<agent::Reply>(*answer).kind, StatusKind::kOk);
+  EXPECT_EQ(std::get<agent::Reply>(*answer).kind, StatusKind::kOk) << std::get<agent::Reply>(*answer).text;
+}
+
+TEST_F(Rogue, IsSaidToBeTurnedOutAndNotToHaveDied) {
+  agent::Channel channel(Connect(daemon), [] {});
+  Attach(channel);
+  ASSERT_TRUE(channel.Send(DeclareMessage{"g", {{"w", ElementCount(4), DType::kFloat32}}, {}, {}}).ok());
+  auto answer = Answer(channel);
+  while (answer.ok() && std::holds_alternative<agent::Memory>(*answer)) answer = Answer(channel);
+  ASSERT_TRUE(answer.ok() && std::holds_alternative<agent::Declared>(*answer));
+  ASSERT_TRUE(channel.Send(agent::GiveUp{0, 0, StepId(5)}).ok());  // of no step that is open: not heard
+  ASSERT_TRUE(channel.Send(agent::Submit{0, 0, {}, 0}).ok());
+  ASSERT_TRUE(channel.Send(agent::Keep{0, 7}).ok());
+  const auto said = [&] {
+    daemon.launcher().WaitAllEnded(std::chrono::milliseconds(10));
+    return daemon.said().find("turned out in the middle of step 0 of group g: tensor 7") != std::string::npos;
+  };
+  const auto deadline = std::chrono::steady_clock::now() + Patience(20);
+  while (!said() && std::chrono::steady_clock::now() < deadline) {
+  }
+  EXPECT_TRUE(said()) << daemon.said();
+  EXPECT_EQ(daemon.said().find("died"), std::string::npos) << daemon.said();
 }
 
 }  // namespace

@@ -1,12 +1,17 @@
 // Clients whose engines run in the node's tally-worker: the same sums and bits as with the engine inside, and
 // residuals that outlive a training process.
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmath>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <mutex>
+#include <thread>
 
 #include "compress/saved_state.h"
 #include "tests/support/cluster.h"
@@ -314,6 +319,7 @@ TEST(Agent, StateGoesOutAndIn) {
                 TALLY_ASSIGN_OR_RETURN(Group * group, client.DeclareGroup(Tensors(), group_options));
                 Seen ignored;
                 if (restore) {
+                  if (group->ImportState({}).kind() != StatusKind::kCorrupt) return Internal("no state was read back");
                   TALLY_RETURN_IF_ERROR(group->ImportState(states[rank]));
                 } else {
                   for (int step = 0; step < 2; ++step) TALLY_RETURN_IF_ERROR(Step(*group, rank, &ignored));
@@ -374,6 +380,7 @@ TEST(Agent, AReturnWithAnotherDeclarationIsRefusedAndNothingLost) {
   ASSERT_TRUE(group.ok()) << group.status().text();
   EXPECT_EQ((*group)->step().value, 1U);
   EXPECT_EQ((*group)->Output(0)[3], 5) << "the last mean is still there";
+  EXPECT_EQ((*group)->Input(0)[3], 0) << "as a new group's";
   EXPECT_TRUE((*second)->Leave().ok());
 }
 
@@ -391,6 +398,142 @@ TEST(Agent, ASecondProcessOfTheSameRankIsRefusedAndTheFirstUndisturbed) {
               return client.Barrier();
             })),
             "");
+}
+
+// Children that load data hold copies of the socket.
+TEST(Agent, ARankThatIsGivenBackIsFreeThoughAChildHoldsTheSocket) {
+  NodeDaemon daemon;
+  TestCluster cluster({1, 0, daemon.attach(), {}});
+  const auto config = cluster.WorkerConfig(0);
+  ASSERT_TRUE(config.ok()) << config.status().text();
+  auto first = Client::Join(*config);
+  ASSERT_TRUE(first.ok()) << first.status().text();
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    while (true) pause();
+  }
+  EXPECT_TRUE((*first)->Detach().ok());
+  const auto second = Client::Join(*config);
+  EXPECT_TRUE(second.ok()) << second.status().text();
+  kill(child, SIGKILL);
+  EXPECT_EQ(waitpid(child, nullptr, 0), child);
+}
+
+// Where others are, the one that comes back could not know: neither before its first step nor after it had made some.
+TEST(Agent, StandaloneCallsAreMadeByOneProcessFromStepToStep) {
+  NodeDaemon daemon;
+  TestCluster cluster({2, 0, daemon.attach(), {}});
+  const TensorSpec tensor{"w", ElementCount(10), DType::kFloat32};
+  EXPECT_EQ(Failures(cluster.Run([&](Client& first, std::uint32_t rank) -> Status {
+              TALLY_ASSIGN_OR_RETURN(Group * group, first.DeclareGroup(std::span(&tensor, 1)));
+              TALLY_ASSIGN_OR_RETURN(Buffer * buffer, first.MakeBuffer(3));
+              TALLY_RETURN_IF_ERROR(first.Barrier());
+              if (first.Detach().kind() != StatusKind::kInvalidArgument) return Internal("given back after a call");
+              TALLY_RETURN_IF_ERROR(group->EndStep().status());
+              Client* client = &first;
+              std::unique_ptr<Client> next;
+              if (rank == 1) {
+                buffer->input()[1] = 7;
+                TALLY_RETURN_IF_ERROR(first.Detach());
+                TALLY_ASSIGN_OR_RETURN(const LoadedConfig config, cluster.WorkerConfig(rank));
+                TALLY_ASSIGN_OR_RETURN(next, Client::Join(config));
+                client = next.get();
+                TALLY_ASSIGN_OR_RETURN(group, client->DeclareGroup(std::span(&tensor, 1)));
+                TALLY_ASSIGN_OR_RETURN(buffer, client->MakeBuffer(3));
+                if (buffer->input()[1] != 0) return Internal("another process's numbers");
+                for (const Status& status : {client->Barrier(), client->AllReduce(*buffer)}) {
+                  if (status.kind() != StatusKind::kInvalidArgument) return Internal("called: " + status.text());
+                }
+              }
+              TALLY_RETURN_IF_ERROR(group->EndStep().status());
+              buffer->input()[0] = 1;
+              TALLY_RETURN_IF_ERROR(client->AllReduce(*buffer));
+              if (buffer->output()[0] != 2) return Internal("sum");
+              TALLY_RETURN_IF_ERROR(client->Barrier());
+              return client->Leave();
+            })),
+            "");
+}
+
+// As Python's hook does: a step ends on a thread of its own, while the caller's thread asks for something else.
+TEST(Agent, QuestionsOfTwoThreadsGetTheirOwnAnswers) {
+  NodeDaemon daemon;
+  TestCluster cluster({2, 0, daemon.attach(), {}});
+  const TensorSpec tensor{"w", ElementCount(100), DType::kFloat32};
+  EXPECT_EQ(Failures(cluster.Run([&](Client& client, std::uint32_t) -> Status {
+              TALLY_ASSIGN_OR_RETURN(Group * group, client.DeclareGroup(std::span(&tensor, 1)));
+              Status ended;
+              std::thread ends([&] {
+                for (int step = 0; step < 200 && ended.ok(); ++step) ended = group->EndStep().status();
+              });
+              std::uint64_t steps = 0;
+              bool grows = true;
+              for (int i = 0; i < 200; ++i) {
+                const std::uint64_t now = client.stats().steps_committed;
+                grows = grows && now >= steps;
+                steps = now;
+              }
+              ends.join();
+              TALLY_RETURN_IF_ERROR(ended);
+              return grows && client.stats().steps_committed == 200 ? Status::Ok() : Internal("another's answer");
+            })),
+            "");
+}
+
+TEST(Agent, AWeightThatOverflowsSkipsTheStepAsInside) {
+  NodeDaemon daemon;
+  for (const std::vector<std::string>& settings : {std::vector<std::string>{}, daemon.attach()}) {
+    TestCluster cluster({2, 0, settings, {}});
+    EXPECT_EQ(Failures(cluster.Run([&](Client& client, std::uint32_t) -> Status {
+                const TensorSpec tensor{"w", ElementCount(10), DType::kFloat32};
+                TALLY_ASSIGN_OR_RETURN(Group * group, client.DeclareGroup(std::span(&tensor, 1)));
+                TALLY_RETURN_IF_ERROR(group->SetWeight(1e38F));
+                TALLY_RETURN_IF_ERROR(group->SetLossScale(1e-5F));
+                group->Input(0)[0] = 1;
+                TALLY_RETURN_IF_ERROR(group->Submit(BucketId(0)).status());
+                TALLY_ASSIGN_OR_RETURN(const StepResult result, group->EndStep());
+                return result.outcome == Outcome::kSkipped ? Status::Ok() : Internal("committed");
+              })),
+              "")
+        << settings.size();
+  }
+}
+
+// tally-worker was started elsewhere.
+TEST(Agent, FilesOfTheSettingsAreThoseThatTheTrainingProcessSees) {
+  NodeDaemon daemon;
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::string name = (std::filesystem::temp_directory_path() / "tally-agent-XXXXXX").string();
+  ASSERT_NE(mkdtemp(name.data()), nullptr);
+  std::ofstream(name + "/labels") << "topology.kubernetes.io/region=\"eu\"\ntopology.kubernetes.io/zone=\"a\"\n";
+  TestCluster cluster({1, 0, With({"topology.file=labels"}, daemon.attach()), {}});
+  std::filesystem::current_path(name);
+  EXPECT_EQ(Failures(cluster.Run([](Client& client, std::uint32_t) { return client.Barrier(); })), "");
+  std::filesystem::current_path(before);
+  std::filesystem::remove_all(name);
+}
+
+TEST(Agent, ResidualsAndCallsCountAsMemory) {
+  NodeDaemon daemon({"worker.memory_cap=1MiB"});
+  const auto said = [&](const std::vector<std::string>& settings, const TestCluster::Body& body) {
+    TestCluster cluster({1, 0, With(settings, daemon.attach()), {}});
+    return cluster.Run(body)[0].text();
+  };
+  const auto declare = [](Client& client, std::uint32_t) {
+    const TensorSpec tensor{"w", ElementCount(100'000), DType::kFloat32};
+    return client.DeclareGroup(std::span(&tensor, 1)).status();
+  };
+  EXPECT_EQ(said({}, declare), "");
+  EXPECT_NE(said({"compression.codec=int8"}, declare).find("1600000 bytes, but of 1048576"), std::string::npos);
+  const auto call = [](Client& client, std::uint32_t) {
+    std::vector<float> numbers(60'000);
+    TALLY_RETURN_IF_ERROR(client.AllReduce(std::span(numbers)));
+    TALLY_RETURN_IF_ERROR(client.AllReduce(std::span(numbers)));
+    numbers.resize(90'000);
+    return client.AllReduce(std::span(numbers));
+  };
+  EXPECT_NE(said({}, call).find("720000 bytes, but of 1048576"), std::string::npos) << said({}, call);
 }
 
 TEST(Agent, MoreMemoryThanAllowedEndsTheJobWithBothNumbers) {

@@ -16,11 +16,13 @@ cli::LauncherOptions Options(std::string* said) {
 
 }  // namespace
 
-NodeDaemon::NodeDaemon(std::vector<std::string> settings) : name_(RandomSocketName()), launcher_(Options(&said_)) {
+NodeDaemon::NodeDaemon(std::vector<std::string> settings, const std::string& file)
+    : name_(RandomSocketName()), launcher_(Options(&said_)) {
   cli::ProcessSpec spec;
   spec.label = "tally-worker";
   spec.command = {TALLY_WORKER_PROGRAM, "--listen", name_};
   for (const std::string& setting : settings) spec.command.insert(spec.command.end(), {"--set", setting});
+  if (!file.empty()) spec.command.insert(spec.command.end(), {"--config", file});
   spec.environment = ProcessEnvironment();
   const auto started = launcher_.Spawn(spec);
   TALLY_CHECK(started.ok(), started.status().text());

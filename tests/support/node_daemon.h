@@ -11,7 +11,8 @@ namespace tally::test {
 
 class NodeDaemon {
  public:
-  explicit NodeDaemon(std::vector<std::string> settings = {});
+  // `file`: of its settings that may change while it runs.
+  explicit NodeDaemon(std::vector<std::string> settings = {}, const std::string& file = {});
 
   const std::string& name() const { return name_; }  // of its local socket
   // What makes a client attach to it.

@@ -1,6 +1,7 @@
 // A worker process for fault tests: joins from its environment, makes steps until told otherwise, says each on stdout.
-//   step_worker STEPS [PAUSE_MS [calls|collectives|hang|pause]]   exit code as the command line's: 0 done, 4 peer lost, …
+//   step_worker STEPS [PAUSE_MS [calls|collectives|hang|pause|call]]   exit code as the command line's: 0 done, 4 peer lost, …
 // With "hang" rank 1 submits its third step and stands still, with "pause" before it, unless it came back to its rank.
+// With "call" all make a standalone call before their third step, after which rank 1 stands still.
 // A child, as loaders of data are, then holds its descriptors.
 // With "calls" a step is two standalone all-reduces, of the worker's own memory and of a buffer, with "collectives" one of
 // each other kind.
@@ -95,7 +96,8 @@ Status Work(int steps, int pause_ms, const std::string& doing) {
   const int first = static_cast<int>(group->step().value);
   const bool stands = client->rank().value == 1 && first == 0;
   for (int step = first; step < steps; ++step) {
-    if (doing == "pause" && stands && step == 2) StandStill("pausing");
+    if (doing == "call" && step == 2) TALLY_RETURN_IF_ERROR(client->Barrier());
+    if ((doing == "pause" || doing == "call") && stands && step == 2) StandStill("pausing");
     TALLY_RETURN_IF_ERROR(calls                    ? Call(*client, *buffer, step)
                           : doing == "collectives" ? Collectives(*client, step)
                                                    : Step(*client, *group, step, doing == "hang" && stands && step == 2));

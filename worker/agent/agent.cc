@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@ namespace tally::agent {
 namespace {
 
 constexpr std::size_t kMaxGuests = 256, kMaxSeats = 64;
+constexpr int kMaxAccepts = 16;  // in a turn: those that are here are looked after, too
 constexpr Nanos kHelloBound = std::chrono::seconds(5);
 constexpr Nanos kTakenBound = std::chrono::seconds(1);  // for a process that was killed to be seen to be gone
 constexpr Nanos kTick = std::chrono::seconds(1), kShortTick = std::chrono::milliseconds(20);
@@ -35,9 +37,12 @@ Result<std::unique_ptr<Agent>> Agent::Start(const Config& config, Logger* logger
 }
 
 Agent::Agent(const Config& config, Logger* logger, UniqueFd listener, std::string name)
-    : config_(config), logger_(logger), name_(std::move(name)), listener_(std::move(listener)), thread_([this] {
-        Watch();
-      }) {}
+    : config_(config),
+      logger_(logger),
+      name_(std::move(name)),
+      listener_(std::move(listener)),
+      log_level_(config.log.level),
+      thread_([this] { Watch(); }) {}
 
 Agent::~Agent() {
   (void)Stop(Nanos{0});
@@ -47,6 +52,12 @@ Agent::~Agent() {
 void Agent::SetAlive(std::function<void()> alive) {
   const std::lock_guard lock(mutex_);
   alive_ = std::move(alive);
+}
+
+void Agent::SetLogLevel(const std::string& level) {
+  const std::lock_guard lock(mutex_);
+  log_level_ = level;
+  for (const auto& [key, seat] : seats_) seat->SetLogLevel(level);
 }
 
 bool Agent::Stop(Nanos bound) {
@@ -83,7 +94,8 @@ void Agent::Watch() {
       }
     }
     bool waiting = false;
-    polled = {{wake_.fd(), POLLIN, 0}, {guests_.size() < kMaxGuests ? listener_.get() : -1, POLLIN, 0}};
+    const bool room = guests_.size() < kMaxGuests && Now() >= accept_after_;
+    polled = {{wake_.fd(), POLLIN, 0}, {room ? listener_.get() : -1, POLLIN, 0}};
     for (const Guest& guest : guests_) {
       waiting |= guest.state != Guest::kSeated;
       const int events =
@@ -103,16 +115,29 @@ void Agent::Watch() {
 }
 
 void Agent::Accept() {
-  while (guests_.size() < kMaxGuests) {
+  for (int i = 0; i < kMaxAccepts && guests_.size() < kMaxGuests; ++i) {
     UniqueFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (fd.get() < 0) return;
+    if (fd.get() < 0) {
+      if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ECONNABORTED || errno == EINTR) return;
+      logger_->Warn("connections have to wait", {{"why", ErrnoText(errno)}});  // no descriptor, no memory
+      accept_after_ = Now() + kTick;
+      return;
+    }
     if (const Status same = CheckSameUser(fd.get()); !same.ok()) {
-      logger_->Warn("connection turned away", {{"why", same.text()}});
+      TurnAway(same);
       continue;
     }
     auto session = std::make_shared<Session>(std::move(fd), [this] { wake_.Wake(); });
     guests_.push_back({std::move(session), Guest::kSilent, {}, Now()});
   }
+}
+
+// Who asks often does not fill the log.
+void Agent::TurnAway(const Status& why) {
+  ++strangers_;
+  if (Now() - strangers_told_ < kTick) return;
+  strangers_told_ = Now();
+  logger_->Warn("connections turned away", {{"count", std::exchange(strangers_, 0)}, {"last", why.text()}});
 }
 
 bool Agent::Look(Guest& guest, short events, bool ended) {
@@ -165,16 +190,16 @@ Status Agent::Hear(Guest& guest) {
 }
 
 Status Agent::Place(Guest& guest) {
-  const std::string name = SeatName(guest.config.config);
-  const auto found = seats_.find(name);
+  const std::string name = SeatName(guest.config.config), key = SeatKey(guest.config.config);
+  const auto found = seats_.find(key);
   if (stopping_) return Unavailable("tally-worker was asked to stop");
   if (found == seats_.end()) {
     if (seats_.size() >= kMaxSeats) {
       return Unavailable("all " + std::to_string(kMaxSeats) + " seats of this tally-worker are taken");
     }
-    auto seat = std::make_unique<Seat>(guest.config, guest.session, logger_, [this] { wake_.Wake(); });
     const std::lock_guard lock(mutex_);
-    seats_[name] = std::move(seat);
+    guest.config.config.log.level = log_level_;
+    seats_[key] = std::make_unique<Seat>(guest.config, guest.session, logger_, [this] { wake_.Wake(); });
     guest.state = Guest::kSeated;
     return Status::Ok();
   }

@@ -27,6 +27,8 @@ class Agent {
   const std::string& name() const { return name_; }  // of the socket
   // Runs about once per second on the agent's thread: that it does shows that the thread turns.
   void SetAlive(std::function<void()> alive);
+  // Of the engines of all ranks, and of those that come. `level` is one that there is.
+  void SetLogLevel(const std::string& level);
   // Ends all jobs here with an error that says so. True: everybody is out within `bound`.
   bool Stop(Nanos bound);
 
@@ -43,6 +45,7 @@ class Agent {
   Agent(const Config& config, Logger* logger, UniqueFd listener, std::string name);
   void Watch();
   void Accept();
+  void TurnAway(const Status& why);
   Status Hear(Guest& guest);
   Status Place(Guest& guest);
   // What poll says of its socket, and that the process has ended. False: it is not watched any more.
@@ -56,8 +59,12 @@ class Agent {
   std::atomic<bool> stopping_{false};
   std::mutex mutex_;
   std::function<void()> alive_;
-  std::map<std::string, std::unique_ptr<Seat>> seats_;  // by SeatName; changed by the agent's thread only
+  std::string log_level_;                               // under the mutex
+  std::map<std::string, std::unique_ptr<Seat>> seats_;  // by SeatKey; changed by the agent's thread only
   Guests guests_;
+  TimePoint accept_after_{};       // a time without descriptors for more
+  TimePoint strangers_told_{};
+  std::uint64_t strangers_ = 0;    // turned away, not told of yet
   std::thread thread_;
 };
 

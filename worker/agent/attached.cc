@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "common/transport/unix_sockets.h"
@@ -37,6 +38,15 @@ Result<std::span<T>> At(std::span<const Mapping> regions, const Place& place, st
                    ", which has not so many");
   }
   return std::span<T>(reinterpret_cast<T*>(regions[place.region].bytes().data() + place.offset), elements);
+}
+
+// Settings whose files are found from wherever tally-worker was started.
+Config WithAbsolutePaths(Config config) {
+  for (std::string* const path : {&config.job.secret_file, &config.topology.file, &config.topology.matrix}) {
+    std::error_code error;  // where it cannot be told what is meant it stays as it is
+    if (const auto absolute = std::filesystem::absolute(*path, error); !path->empty() && !error) *path = absolute;
+  }
+  return config;
 }
 
 std::vector<std::byte> Copy(const AttachedBackend::Answer& answer) {
@@ -109,6 +119,7 @@ Result<std::shared_ptr<TicketState>> AttachedGroup::Submit(std::uint32_t bucket,
     if (state == nullptr || state.use_count() != 1) state = std::make_shared<TicketState>();
     state->host = this;
     state->bucket = bucket;
+    state->step = shape_.step;
     state->completion.Reset();
     ticket = state;
   }
@@ -122,6 +133,7 @@ Result<StepResult> AttachedGroup::EndStep(Vote vote, StepWeight weight, float lo
   auto& end = std::get<StepEnd>(answer.message);
   shape_.step = StepId(end.step.value + 1);
   std::fill(kept_.begin(), kept_.end(), false);
+  backend_->NoteStepEnd();
   return StepResult{end.step, end.outcome, std::move(end.reason)};
 }
 
@@ -131,7 +143,7 @@ Status AttachedGroup::WaitTicket(TicketState* ticket) {
   Status status;
   if (ticket->completion.Wait(backend_->config().step.timeout, speak_up, &status)) return status;
   // tally-worker's engine knows what is missing, and ends the job.
-  TALLY_RETURN_IF_ERROR(backend_->Tell(GiveUp{number_, ticket->bucket}));
+  TALLY_RETURN_IF_ERROR(backend_->Tell(GiveUp{number_, ticket->bucket, ticket->step}));
   if (ticket->completion.Wait(kSlack, speak_up, &status)) return status;
   return Timeout(what + ": nothing within " + Milliseconds(backend_->config().step.timeout + kSlack));
 }
@@ -182,7 +194,7 @@ Result<std::unique_ptr<Backend>> AttachedBackend::Start(const LoadedConfig& conf
   std::unique_ptr<AttachedBackend> backend(new AttachedBackend(config.config, std::move(logger)));
   TALLY_RETURN_IF_ERROR(backend->Connect());
   backend->thread_ = std::thread([raw = backend.get()] { raw->Hear(); });
-  const Attach attach{kProtocol, kVersion, ProcessText(config.config)};
+  const Attach attach{kProtocol, kVersion, ProcessText(WithAbsolutePaths(config.config))};
   // One that died in this place while it joined may have to be waited for, too.
   TALLY_ASSIGN_OR_RETURN(Answer answer,
                          backend->Ask<agent::Attached>(attach, 2 * config.config.membership.join_timeout + kSlack));
@@ -289,6 +301,7 @@ Status AttachedBackend::Tell(const Message& message, int descriptor) {
 Nanos AttachedBackend::AnswerBound() const { return config_.step.timeout + kSlack; }
 
 Result<AttachedBackend::Answer> AttachedBackend::AskAny(const Message& question, Nanos bound) {
+  const std::lock_guard one(ask_mutex_);
   answered_.Reset();
   {
     const std::lock_guard lock(mutex_);
@@ -296,7 +309,11 @@ Result<AttachedBackend::Answer> AttachedBackend::AskAny(const Message& question,
     asking_ = true;
   }
   const Status told = Tell(question);
-  if (!told.ok() && !answered_.done()) return told;
+  if (!told.ok() && !answered_.done()) {
+    const std::lock_guard lock(mutex_);
+    asking_ = false;
+    return told;
+  }
   Status status;
   const auto speak_up = [this] { logger_->Info("waiting", {{"for", peer_}}); };
   if (!answered_.Wait(bound, speak_up, &status)) {
@@ -332,7 +349,8 @@ void AttachedBackend::Disconnect() {
   wake_.Wake();
   if (thread_.joinable()) thread_.join();
   for (const auto& group : groups_) group->FailAll(failure_);
-  channel_.reset();
+  ended_.Complete(failure_);
+  channel_->Close();  // children of this process may hold the socket, and other threads be about to send
 }
 
 Status AttachedBackend::Detach() {
@@ -340,12 +358,20 @@ Status AttachedBackend::Detach() {
     const std::lock_guard lock(mutex_);
     if (!failure_.ok()) return failure_;
   }
+  if (called_) {
+    return InvalidArgument(
+        "a rank is given back after the end of a step, before standalone calls: the next process could not tell that "
+        "they were made");
+  }
   Disconnect();
   return Status::Ok();
 }
 
 Status AttachedBackend::Leave() {
-  if (channel_ == nullptr) return Status::Ok();
+  {
+    const std::lock_guard lock(mutex_);
+    if (channel_ == nullptr || stopping_) return Status::Ok();
+  }
   const bool attached = about_.workers != 0;
   // While others are in the job, the rank that leads it stays.
   if (attached) (void)Ask<Reply>(agent::Leave{}, config_.membership.dead + kSlack);
@@ -379,14 +405,25 @@ Status AttachedBackend::AllReduce(std::span<float> data, ReduceOp op) {
 Status AttachedBackend::Collective(const CollectiveShape& shape, const std::byte* in, std::byte* out) {
   const Extent extent = ExtentOf(shape, about_.workers);
   if (staging_.bytes().size() < extent.bytes()) {
-    TALLY_ASSIGN_OR_RETURN(staging_, Arena::Make("tally-staging", extent.bytes()));
+    Result<Arena> made = Arena::Make("tally-staging", extent.bytes());
+    if (!made.ok()) {
+      NoteRefusal(made.status());  // the other ranks wait for this one
+      return made.status();
+    }
+    staging_ = std::move(made).value();
     TALLY_RETURN_IF_ERROR(Tell(Memory{extent.bytes()}, staging_.fd()));
   }
   std::byte* const staging = staging_.bytes().data();
   if (extent.in_bytes != 0) std::memcpy(staging, in, extent.in_bytes);
   TALLY_RETURN_IF_ERROR(Ask<Reply>(agent::Collective{shape}).status());
+  called_ = true;
   if (extent.out_bytes != 0) std::memcpy(out, staging + extent.out_offset, extent.out_bytes);
   return Status::Ok();
+}
+
+void AttachedBackend::NoteRefusal(const Status& why) {
+  called_ = true;
+  (void)Tell(agent::Refused{why.text()});
 }
 
 Result<Backend::BufferMemory> AttachedBackend::MakeBuffer(std::size_t elements) {
@@ -401,7 +438,9 @@ Result<Backend::BufferMemory> AttachedBackend::MakeBuffer(std::size_t elements) 
 }
 
 Status AttachedBackend::AllReduce(std::uint32_t buffer, ReduceOp op) {
-  return Ask<Reply>(ReduceBuffer{buffer, op}).status();
+  TALLY_RETURN_IF_ERROR(Ask<Reply>(ReduceBuffer{buffer, op}).status());
+  called_ = true;
+  return Status::Ok();
 }
 
 ClientStats AttachedBackend::Stats() {

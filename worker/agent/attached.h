@@ -1,8 +1,9 @@
 // AttachedBackend: a Client whose engine runs in the node's tally-worker. Inputs and outputs of groups and buffers lie
 // in that process's memory, mapped here; other memory of the caller is copied once on its way. Threads: as Client's,
-// and one of its own that hears what tally-worker says.
+// whose questions wait for each other, and one of its own that hears what tally-worker says.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -75,7 +76,7 @@ class AttachedBackend final : public Backend {
   Result<BufferMemory> MakeBuffer(std::size_t elements) override;
   Status AllReduce(std::uint32_t buffer, ReduceOp op) override;
   Status Collective(const CollectiveShape& shape, const std::byte* in, std::byte* out) override;
-  void NoteRefusal(const Status& why) override { (void)Tell(agent::Refused{why.text()}); }
+  void NoteRefusal(const Status& why) override;
   void Abort(const std::string& reason) override { (void)Tell(agent::Abort{reason}); }
   ClientStats Stats() override;
   Status Detach() override;
@@ -96,6 +97,7 @@ class AttachedBackend final : public Backend {
   // With memory of this process for tally-worker to read. What was lent before is taken back.
   Status AskWith(const Arena& memory, const Message& question);
   Nanos AnswerBound() const;
+  void NoteStepEnd() { called_ = false; }
 
  private:
   AttachedBackend(const Config& config, std::unique_ptr<Logger> logger);
@@ -115,6 +117,10 @@ class AttachedBackend final : public Backend {
   std::string peer_;  // "tally-worker (process 99, socket tally-worker-1000)"
   Arena staging_;     // of collectives' numbers, lent
   std::vector<std::vector<Mapping>> buffers_;
+
+  // A standalone call was made, and no step has ended since: nobody can take this process's place.
+  std::atomic<bool> called_{false};
+  std::mutex ask_mutex_;  // one question at a time
 
   std::mutex mutex_;
   std::vector<std::unique_ptr<AttachedGroup>> groups_;

@@ -62,7 +62,11 @@ struct Writer {
     end.setLearningRate(m.learning_rate);
     end.setLossScale(m.loss_scale);
   }
-  void operator()(const GiveUp& m) { SetBucket(m, to.initGiveUp()); }
+  void operator()(const GiveUp& m) {
+    auto give_up = to.initGiveUp();
+    SetBucket(m, give_up.initBucket());
+    give_up.setStep(m.step.value);
+  }
   void operator()(const Collective& m) {
     auto collective = to.initCollective();
     collective.setKind(static_cast<std::uint8_t>(m.shape.kind));
@@ -185,8 +189,8 @@ class Reader {
   }
   template <typename From>
   StepWeight Weight(From from) {
-    const bool good = std::isfinite(from.getFactor()) && std::isfinite(from.getDeclared()) && from.getDeclared() >= 0;
-    Check(good, "weight");
+    // A factor that overflowed makes gradients that are not finite, for which the step is skipped.
+    Check(std::isfinite(from.getDeclared()) && from.getDeclared() >= 0, "weight");
     return {from.getFactor(), from.getDeclared()};
   }
   float Rate(float from) {
@@ -211,6 +215,9 @@ class Reader {
   Message Read(schema::Submit::Reader from) {
     const auto bucket = from.getBucket();
     return Submit{bucket.getGroup(), bucket.getBucket(), Weight(from), Rate(from.getLearningRate())};
+  }
+  static Message Read(schema::GiveUp::Reader from) {
+    return GiveUp{from.getBucket().getGroup(), from.getBucket().getBucket(), StepId(from.getStep())};
   }
   Message Read(schema::EndStep::Reader from) {
     Check(std::isfinite(from.getLossScale()) && from.getLossScale() > 0, "loss scale");
@@ -275,7 +282,7 @@ class Reader {
       case Root::END_STEP:
         return Read(from.getEndStep());
       case Root::GIVE_UP:
-        return GiveUp{from.getGiveUp().getGroup(), from.getGiveUp().getBucket()};
+        return Read(from.getGiveUp());
       case Root::COLLECTIVE:
         return Read(from.getCollective());
       case Root::MAKE_BUFFER:

@@ -59,6 +59,7 @@ struct EndStep {
 };
 struct GiveUp {
   std::uint32_t group = 0, bucket = 0;
+  StepId step;
   bool operator==(const GiveUp&) const = default;
 };
 struct Collective {

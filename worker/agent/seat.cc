@@ -15,6 +15,12 @@ std::string SeatName(const Config& config) {
   return "rank " + std::to_string(config.worker.rank) + " of job " + config.job.name;
 }
 
+std::string SeatKey(const Config& config) {
+  std::string key = SeatName(config) + " at " + config.coordinator.address;
+  for (const std::string& server : config.servers.addresses) key += " " + server;
+  return key;
+}
+
 Seat::Seat(const LoadedConfig& config, std::shared_ptr<Session> first, Logger* logger, std::function<void()> on_ended)
     : config_(config),
       name_(SeatName(config.config)),
@@ -30,7 +36,7 @@ Seat::~Seat() {
 
 Result<bool> Seat::Offer(const LoadedConfig& config, const std::shared_ptr<Session>& next) {
   const std::lock_guard lock(mutex_);
-  if (!vacant_ || stopping_) return false;
+  if (!vacant_ || stopping_ || !engine_->failure().ok()) return false;
   if (config.job_digest != config_.job_digest) {
     std::string differences;
     for (const std::string& line : DiffJobConfig(config_.job_text, config.job_text)) differences += "\n" + line;
@@ -61,11 +67,17 @@ void Seat::Stop(const Status& why) {
   changed_.notify_all();
 }
 
+void Seat::SetLogLevel(const std::string& level) {
+  const std::lock_guard lock(mutex_);
+  log_level_ = level;
+  if (engine_ != nullptr) (void)engine_->SetLogLevel(level);
+}
+
 void Seat::Run() {
   Result<std::unique_ptr<EmbeddedBackend>> backend = EmbeddedBackend::Start(config_);
   if (backend.ok()) {
     backend_ = std::move(backend).value();
-    service_ = std::make_unique<Service>(backend_.get(), config_.config.worker.memory_cap_bytes);
+    service_ = std::make_unique<Service>(backend_.get(), config_.config);
     ServeAll();
     service_.reset();
     backend_.reset();  // leaves the job
@@ -86,16 +98,17 @@ void Seat::ServeAll() {
   {
     const std::lock_guard lock(mutex_);
     engine_ = &backend_->engine();
+    if (!log_level_.empty()) (void)engine_->SetLogLevel(log_level_);
     if (stopping_) engine_->Abort(stop_reason_);
   }
   for (std::shared_ptr<Session> session = occupant(); session != nullptr; session = Next()) {
     logger_->Info("attached", {{"seat", name_}, {"who", session->name()}});
     const Service::End end = service_->Serve(session);
-    logger_->Info(
-        "detached",
-        {{"seat", name_}, {"who", session->name()}, {"how", end.how.ok() ? "between steps" : end.how.text()}});
+    const Status& how = end.lost.ok() ? end.turned_out : end.lost;
+    logger_->Info("detached",
+                  {{"seat", name_}, {"who", session->name()}, {"how", how.ok() ? "between steps" : how.text()}});
     if (end.left) break;
-    if (!end.how.ok()) AbortAndWait(end.how);
+    if (!end.lost.ok()) AbortAndWait(end.lost);
     if (!backend_->engine().failure().ok()) break;
   }
   const std::lock_guard lock(mutex_);
@@ -109,8 +122,11 @@ std::shared_ptr<Session> Seat::Next() {
   std::unique_lock lock(mutex_);
   const std::string last = session_->name();
   vacant_ = true;
-  while (vacant_ && !stopping_) {
-    if (!engine_->failure().ok()) return nullptr;
+  while (vacant_) {
+    if (stopping_ || !engine_->failure().ok()) {
+      vacant_ = false;
+      return nullptr;
+    }
     if (std::chrono::steady_clock::now() >= deadline) {
       vacant_ = false;
       lock.unlock();
@@ -121,7 +137,7 @@ std::shared_ptr<Session> Seat::Next() {
     }
     changed_.wait_for(lock, kLook);
   }
-  return stopping_ ? nullptr : session_;
+  return session_;
 }
 
 // The other ranks are told before this one leaves.

@@ -20,6 +20,8 @@ namespace tally::agent {
 
 // "rank 1 of job resnet"
 std::string SeatName(const Config& config);
+// What tells jobs of one name apart: who leads them, and their servers.
+std::string SeatKey(const Config& config);
 
 class Seat {
  public:
@@ -27,13 +29,14 @@ class Seat {
   Seat(const LoadedConfig& config, std::shared_ptr<Session> first, Logger* logger, std::function<void()> on_ended);
   ~Seat();  // stops it and waits for its end
 
-  // A training process comes back, or another in its place. False: there is one, or the last one's end is not dealt
-  // with yet. Errors: kMismatch (other settings of the job).
+  // A training process comes back, or another in its place. False: there is one, the last one's end is not dealt with
+  // yet, or the job fails and this seat ends. Errors: kMismatch (other settings of the job).
   Result<bool> Offer(const LoadedConfig& config, const std::shared_ptr<Session>& next);
   std::shared_ptr<Session> occupant() const;  // the last one; null once the seat has ended
   bool ended() const;
   // Ends the job for this rank, and the seat soon after.
   void Stop(const Status& why);
+  void SetLogLevel(const std::string& level);
 
  private:
   void Run();
@@ -51,6 +54,7 @@ class Seat {
   std::shared_ptr<Session> session_;
   bool vacant_ = false, stopping_ = false, ended_ = false;
   Status stop_reason_;
+  std::string log_level_;  // that was set last; empty: none
   Engine* engine_ = nullptr;  // null: not there yet, or not any more
 
   std::unique_ptr<EmbeddedBackend> backend_;  // the seat's thread's

@@ -36,6 +36,14 @@ Result<Message> SendBytes(Session& session, std::span<const std::byte> bytes) {
   return Message(Reply());
 }
 
+// The inputs of a group that an earlier process has left, as a new one's are.
+void Clear(EmbeddedGroup& group) {
+  for (std::uint32_t t = 0; t < group.shape().tensors.size(); ++t) {
+    std::ranges::fill(group.memory(t).input, 0.0F);
+    std::ranges::fill(group.memory(t).input16, std::uint16_t{0});
+  }
+}
+
 // A call of the engine that other ranks take part in.
 template <typename Make>
 auto Call(Session& session, Engine& engine, const std::string& what, Make make) -> decltype(make()) {
@@ -45,26 +53,20 @@ auto Call(Session& session, Engine& engine, const std::string& what, Make make) 
   return result;
 }
 
-std::uint64_t MemoryOf(const DeclareMessage& message) {
-  std::uint64_t bytes = 0;
-  for (const TensorSpec& tensor : message.tensors) {
-    const std::uint64_t each = tensor.dtype == DType::kFloat32 ? 8 : 12;  // input and output, and both in 16 bits
-    if (tensor.elements.value > kMaxElements) return UINT64_MAX;
-    bytes += tensor.elements.value * each;
-    if (bytes > kMaxElements * 16) return UINT64_MAX;
-  }
-  return bytes;
-}
-
 }  // namespace
 
-Service::Service(EmbeddedBackend* backend, std::uint64_t memory_cap) : backend_(backend), memory_cap_(memory_cap) {}
+Service::Service(EmbeddedBackend* backend, const Config& config)
+    : backend_(backend),
+      memory_cap_(config.worker.memory_cap_bytes),
+      lossy_(config.compression.codec != "none" && config.compression.error_feedback) {}
 
 Service::End Service::Serve(const std::shared_ptr<Session>& session) {
   groups_.clear();
   buffers_ = 0;
   memory_ = Mapping();
+  memory_status_ = Status::Ok();
   left_ = false;
+  came_back_ = stepped_;
   for (const auto& group : backend_->groups()) group->Reset();
   Status status = session->channel().Send(
       agent::Attached{backend_->workers(), backend_->servers(), backend_->local_rank(), backend_->epoch(), backend_->Describe()});
@@ -76,16 +78,45 @@ Service::End Service::Serve(const std::shared_ptr<Session>& session) {
   session->Gone();
   session->channel().Close();
   memory_ = Mapping();
-  return {left_, left_ ? Status::Ok() : OpenStep(*session)};
+  if (left_) return {true, Status::Ok(), Status::Ok()};
+  const bool gone = status.kind() == StatusKind::kUnavailable;  // it, or tally-worker's patience
+  const Status turned_out = gone ? Status::Ok() : status;
+  return {false, turned_out, Lost(*session, turned_out)};
 }
 
-Status Service::OpenStep(const Session& session) const {
+// Between steps the next process takes this one's place. Standalone calls have no place: it could not tell which of
+// them were made.
+Status Service::Lost(const Session& session, const Status& turned_out) const {
+  const auto lost = [&](const std::string& what) {
+    if (turned_out.ok()) return session.Lost(what);
+    return PeerLost(session.name() + " was turned out in the middle of " + what + ": " + turned_out.text());
+  };
   for (const Attached& attached : groups_) {
     if (!attached.open) continue;
     const GroupShape& shape = attached.group->shape();
-    return session.Lost("step " + std::to_string(shape.step.value) + " of group " + attached.group->name());
+    return lost("step " + std::to_string(shape.step.value) + " of group " + attached.group->name());
   }
-  return Status::Ok();
+  return called_ ? lost("standalone calls, where none can take its place before a step ends") : Status::Ok();
+}
+
+Status Service::CheckMayCall() const {
+  if (!came_back_) return Status::Ok();
+  return InvalidArgument(
+      "a standalone call by a training process that came back to its rank: the other ranks would take it for one that "
+      "they make now. Leave out the calls that prepare the first step if a group's step is not 0, and end a step first");
+}
+
+std::uint64_t Service::MemoryOf(const DeclareMessage& message) const {
+  std::uint64_t bytes = 0;
+  for (const TensorSpec& tensor : message.tensors) {
+    const bool half = tensor.dtype != DType::kFloat32;
+    // Input and output, both in 16 bits, and the residual as it was and as the open step makes it.
+    const std::uint64_t each = 8U + (half ? 4U : 0U) + (lossy_ || half ? 8U : 0U);
+    if (tensor.elements.value > kMaxElements) return UINT64_MAX;
+    bytes += tensor.elements.value * each;
+    if (bytes > kMaxElements * 32) return UINT64_MAX;
+  }
+  return bytes;
 }
 
 Status Service::Handle(const std::shared_ptr<Session>& session, Channel::Received received) {
@@ -113,6 +144,8 @@ Status Service::Handle(const std::shared_ptr<Session>& session, Channel::Receive
 void Service::TakeMemory(Channel::Received received) {
   const std::uint64_t bytes = std::get<Memory>(received.message).bytes;
   memory_ = Mapping();
+  memory_status_ = Status::Ok();
+  if (bytes == 0) return;
   memory_status_ =
       bytes > memory_cap_ - charged_
           ? InvalidArgument("memory of " + std::to_string(bytes) + " bytes: of " + std::to_string(memory_cap_) +
@@ -185,16 +218,21 @@ Result<Message> Service::Answer(Session& session, const DeclareMessage& message)
   if (group == nullptr) {
     GroupOptions options{message.group, message.buckets, message.first_step};
     TALLY_RETURN_IF_ERROR(CheckDeclaration(message.tensors, options));
-    TALLY_RETURN_IF_ERROR(Charge(MemoryOf(message)).WithContext("group " + message.group));
+    const std::uint64_t bytes = MemoryOf(message);
+    TALLY_RETURN_IF_ERROR(Charge(bytes).WithContext("group " + message.group));
     const auto declare = [&] { return backend_->Declare(message.tensors, options); };
-    TALLY_RETURN_IF_ERROR(Call(session, engine(), "the declaration of group " + message.group, declare).status());
+    const auto made = Call(session, engine(), "the declaration of group " + message.group, declare);
+    if (!made.ok()) charged_ -= bytes;
+    TALLY_RETURN_IF_ERROR(made.status());
     declarations_.push_back(message);
     group = backend_->groups().back().get();
+  } else {
+    Clear(*group);
   }
   const GroupShape& shape = group->shape();
-  groups_.push_back({group, std::vector<bool>(shape.buckets.size(), false), false});
   const std::vector<Region> regions = group->runtime().regions();
   TALLY_RETURN_IF_ERROR(SendRegions(session, regions));
+  groups_.push_back({group, std::vector<bool>(shape.buckets.size(), false), false});
   Declared declared{shape.id, shape.step, shape.buckets, {}, backend_->Describe()};
   for (std::uint32_t t = 0; t < shape.tensors.size(); ++t) {
     const TensorMemory& memory = group->memory(t);
@@ -214,6 +252,11 @@ Status Service::Handle(const Keep& message) {
   return Status::Ok();
 }
 
+// The engine's thread reads the rate once the step is open.
+void Service::Open(Attached& attached, float learning_rate) {
+  if (!std::exchange(attached.open, true)) attached.group->SetLearningRate(learning_rate);
+}
+
 Status Service::Handle(const std::shared_ptr<Session>& session, const Submit& message) {
   TALLY_ASSIGN_OR_RETURN(Attached * attached, Find(message.group, false));
   if (message.bucket >= attached->submitted.size() || attached->submitted[message.bucket]) {
@@ -221,8 +264,8 @@ Status Service::Handle(const std::shared_ptr<Session>& session, const Submit& me
                            std::to_string(attached->submitted.size()) +
                            " is not there, or was submitted before in this step");
   }
-  attached->submitted[message.bucket] = attached->open = true;
-  attached->group->SetLearningRate(message.learning_rate);
+  Open(*attached, message.learning_rate);
+  attached->submitted[message.bucket] = true;
   const auto ended = [session, group = message.group, bucket = message.bucket](const Status& status) {
     (void)session->channel().Send(BucketEnd{group, bucket, Reply(status)});
   };
@@ -238,6 +281,7 @@ Status Service::Handle(const std::shared_ptr<Session>& session, const Submit& me
 // Its end is told as that of every bucket.
 Status Service::Handle(const GiveUp& message) {
   TALLY_ASSIGN_OR_RETURN(Attached * attached, Find(message.group, false));
+  if (message.step != attached->group->shape().step) return Status::Ok();  // that step has ended meanwhile
   if (message.bucket >= attached->submitted.size() || !attached->submitted[message.bucket]) {
     return InvalidArgument("bucket " + std::to_string(message.bucket) + " was not submitted");
   }
@@ -247,6 +291,8 @@ Status Service::Handle(const GiveUp& message) {
 }
 
 Status Service::Handle(const Refused& message) {
+  if (came_back_) return Status::Ok();  // it may not make the call anyway
+  called_ = true;
   engine().NoteRefusal(InvalidArgument(message.why));
   return Status::Ok();
 }
@@ -259,12 +305,12 @@ Status Service::Handle(const Abort& message) {
 Result<Message> Service::Answer(Session& session, const EndStep& message) {
   TALLY_ASSIGN_OR_RETURN(Attached * attached, Find(message.group, false));
   EmbeddedGroup& group = *attached->group;
-  attached->open = true;
-  group.SetLearningRate(message.learning_rate);
+  Open(*attached, message.learning_rate);
   const std::string what = "step " + std::to_string(group.shape().step.value) + " of group " + group.name();
   const auto end = [&] { return group.EndStep(message.vote, message.weight, message.loss_scale); };
   TALLY_ASSIGN_OR_RETURN(StepResult result, Call(session, engine(), what, end));
-  attached->open = false;
+  attached->open = called_ = came_back_ = false;
+  stepped_ = true;
   std::fill(attached->submitted.begin(), attached->submitted.end(), false);
   return Message(StepEnd{result.step, result.outcome, std::move(result.reason)});
 }
@@ -302,8 +348,11 @@ Result<Message> Service::Answer(Session& session, const Collective& message) {
     return InvalidArgument("a collective that does not exist");
   }
   const Extent extent = ExtentOf(shape, workers);
-  if (!memory_status_.ok()) engine().Abort(memory_status_);  // the other ranks wait for this one
-  TALLY_RETURN_IF_ERROR(memory_status_);
+  TALLY_RETURN_IF_ERROR(CheckMayCall());
+  if (extent.bytes() != 0 && !memory_status_.ok()) {
+    engine().Abort(memory_status_);  // the other ranks wait for this one
+    return memory_status_;
+  }
   if (extent.bytes() > memory_.bytes().size()) {
     return InvalidArgument("a collective in " + std::to_string(memory_.bytes().size()) + " bytes needs " +
                            std::to_string(extent.bytes()));
@@ -311,6 +360,11 @@ Result<Message> Service::Answer(Session& session, const Collective& message) {
   std::byte* const in = memory_.bytes().data();
   const bool gradients = shape.kind == CollectiveKind::kAllReduce && shape.dtype == DType::kFloat32 &&
                          (shape.op == ReduceOp::kSum || shape.op == ReduceOp::kMean);
+  if (gradients && !sums_.contains({shape.elements, shape.op})) {
+    TALLY_RETURN_IF_ERROR(Charge(shape.elements * 8).WithContext("a standalone all-reduce"));
+    sums_.emplace(shape.elements, shape.op);
+  }
+  called_ = true;
   const auto make = [&] {
     if (!gradients) return backend_->Collective(shape, in, in + extent.out_offset);
     return backend_->AllReduce(std::span(reinterpret_cast<float*>(in), shape.elements), shape.op);
@@ -323,22 +377,29 @@ Result<Message> Service::Answer(Session& session, const MakeBuffer& message) {
     if (message.elements > kMaxElements) return InvalidArgument("a buffer of more than 2^40 elements");
     TALLY_RETURN_IF_ERROR(Charge(message.elements * 8).WithContext("a buffer"));
     const auto make = [&] { return backend_->MakeBuffer(message.elements); };
-    TALLY_RETURN_IF_ERROR(Call(session, engine(), "the making of a buffer", make).status());
+    const auto made = Call(session, engine(), "the making of a buffer", make);
+    if (!made.ok()) charged_ -= message.elements * 8;
+    TALLY_RETURN_IF_ERROR(made.status());
     buffer_elements_.push_back(message.elements);
   } else if (buffer_elements_[buffers_] != message.elements) {
     return Mismatch("buffer " + std::to_string(buffers_) + " had " + std::to_string(buffer_elements_[buffers_]) +
                     " elements when the rank's last training process made it, now " +
                     std::to_string(message.elements));
+  } else {
+    std::ranges::fill(backend_->buffer(buffers_).arena_input(0), 0.0F);
   }
-  GroupRuntime& runtime = backend_->buffer(buffers_++);
+  GroupRuntime& runtime = backend_->buffer(buffers_);
   const std::vector<Region> regions = runtime.regions();
   TALLY_RETURN_IF_ERROR(SendRegions(session, regions));
+  ++buffers_;
   return Message(Buffer{PlaceIn(regions, runtime.arena_input(0).data()), PlaceIn(regions, runtime.result(0))});
 }
 
 Result<Message> Service::Answer(Session& session, const ReduceBuffer& message) {
   if (message.number >= buffers_) return InvalidArgument("buffer " + std::to_string(message.number));
   if (message.op != ReduceOp::kSum && message.op != ReduceOp::kMean) return InvalidArgument("a buffer is added up");
+  TALLY_RETURN_IF_ERROR(CheckMayCall());
+  called_ = true;
   const auto make = [&] { return backend_->AllReduce(message.number, message.op); };
   return Message(Reply(Call(session, engine(), "a collective call", make)));
 }

@@ -1,10 +1,11 @@
-// Service: what a training process asks of its rank's engine, done one after the other. Groups and buffers stay when
-// the process goes; the next one finds them by declaring the same. Thread: the seat's. Messages are hostile: what does
-// not fit is refused, and the job goes on.
+// Service: what a training process asks of its rank's engine, done one after the other. Groups and buffers stay when it
+// goes after the end of a step; the next one finds them by declaring the same. Thread: the seat's. Messages are hostile:
+// what does not fit is refused, and the job goes on.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -17,12 +18,12 @@ namespace tally::agent {
 class Service {
  public:
   struct End {
-    bool left = false;  // the job
-    Status how;         // not ok: it went in the middle of a step, which the job can't survive
+    bool left = false;   // the job
+    Status turned_out;   // not ok: why it was
+    Status lost;         // not ok: nobody can take its place, and the job ends
   };
 
-  // `memory_cap`: most bytes for groups, buffers and what a process sends.
-  Service(EmbeddedBackend* backend, std::uint64_t memory_cap);
+  Service(EmbeddedBackend* backend, const Config& config);
 
   // Until the process has left or is gone.
   End Serve(const std::shared_ptr<Session>& session);
@@ -57,21 +58,29 @@ class Service {
   void TakeMemory(Channel::Received received);
   Result<EmbeddedGroup*> FindDeclared(const DeclareMessage& message);
   Result<Attached*> Find(std::uint32_t group, bool closed);
+  std::uint64_t MemoryOf(const DeclareMessage& message) const;
+  static void Open(Attached& attached, float learning_rate);
   Status Charge(std::uint64_t bytes);
-  Status OpenStep(const Session& session) const;
+  Status CheckMayCall() const;
+  Status Lost(const Session& session, const Status& turned_out) const;
   Engine& engine() { return backend_->engine(); }
 
   EmbeddedBackend* backend_;
-  const std::uint64_t memory_cap_;
+  const std::uint64_t memory_cap_;  // most bytes for groups, residuals, buffers and what a process sends
+  const bool lossy_;                // gradients leave residuals
   std::uint64_t charged_ = 0;
   std::vector<DeclareMessage> declarations_;    // per group of the backend
   std::vector<std::uint64_t> buffer_elements_;  // per buffer of the backend
+  std::set<std::pair<std::uint64_t, ReduceOp>> sums_;  // sizes of standalone all-reduces, each a group of the engine
+  bool stepped_ = false;                        // a step has ended
+  bool called_ = false;                         // a standalone call was made, and no step has ended since
 
   // Of the attached process.
   std::vector<Attached> groups_;
   std::uint32_t buffers_ = 0;
   Mapping memory_;        // that it sent last
   Status memory_status_;  // why that is not there
+  bool came_back_ = false;  // after the end of a step, and has ended none itself
   bool left_ = false;
 };
 

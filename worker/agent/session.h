@@ -29,7 +29,7 @@ class Session {
   void Gone();
   bool gone() const;
 
-  // "training process 4711 is gone in the middle of …"
+  // "training process 4711 died in the middle of …"
   Status Lost(const std::string& what) const;
 
  private:

@@ -1,7 +1,8 @@
 // The C interface (C99) of libtally: join a job, declare gradients, hand them over bucket by bucket, take the means, end the
 // step; and collectives. What can fail returns a tally_status, 0 if it succeeded; tally_last_error says what went wrong.
 // Structs begin with their size as the caller knows it (TALLY_INIT), so a program may be older than the library.
-// Threads: one at a time for a client and one at a time for each of its groups; tally_wait and tally_test from any.
+// Threads: one at a time for a client and one at a time for each of its groups; tally_wait and tally_test from any. With
+// worker.attach = agent calls are served in the order in which they are made, which then must be that of all ranks.
 #pragma once
 
 #include <stddef.h>

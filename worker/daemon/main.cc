@@ -25,10 +25,11 @@ int Complain(const Status& status) {
 }
 
 // Adopts the keys that may change in a running process. A file that no longer loads changes nothing.
-void Reload(const ConfigSources& sources, Logger* logger) {
+void Reload(const ConfigSources& sources, Logger* logger, agent::Agent* agent) {
   const Result<LoadedConfig> loaded = LoadConfig(sources);
   const Status status = loaded.ok() ? logger->SetLevel(loaded->config.log.level) : loaded.status();
   if (status.ok()) {
+    agent->SetLogLevel(loaded->config.log.level);
     logger->Info("reloaded", {{"log.level", loaded->config.log.level}});
   } else {
     logger->Error("reload refused, nothing changed", {{"why", status.text()}});
@@ -57,7 +58,7 @@ int Serve(const ConfigSources& sources) {
   int signal = 0;
   while (sigwait(&signals, &signal) == 0 && signal == SIGHUP) {
     sd_notify(0, "RELOADING=1");
-    Reload(sources, logger->get());
+    Reload(sources, logger->get(), agent->get());
     sd_notify(0, "READY=1");
   }
   sd_notify(0, "STOPPING=1");
@@ -81,13 +82,17 @@ int main(int argc, char** argv) {
   CLI::App app{
       "tally-worker: runs the engines of this node's training processes, which attach with worker.attach = "
       "\"agent\".\n"
-      "Residuals and the place in the job outlive a training process that ends between two steps and comes back."};
+      "Residuals and the place in the job outlive a training process that ends right after a step and comes back.\n"
+      "Its seat is found by rank, job.name and the addresses of coordinator and servers: one-worker jobs without these\n"
+      "need names of their own."};
   app.footer(
       "Examples:\n"
       "  tally-worker\n"
       "  tally-worker --config /etc/tally/worker.toml\n"
       "  tally-worker --listen tally-worker-b --set log.level=debug\n"
-      "Signals: TERM and INT end the jobs of all its ranks, with an error that says so; HUP reads log.level again.");
+      "Signals: TERM and INT end the jobs of all its ranks, with an error that says so; HUP reads log.level"
+      " again, for it and them.\n"
+      "Files that the jobs' settings name are read by tally-worker: under its systemd unit not those in /tmp.");
   app.set_version_flag("--version", std::string("tally-worker ") + tally::kVersion);
   app.add_option("--config", sources.file, "configuration file (TOML)");
   app.add_option("--set", sources.overrides, "section.key=value, overrides file and environment; may be repeated");

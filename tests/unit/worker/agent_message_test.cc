@@ -23,7 +23,7 @@ std::vector<Message> Samples() {
           Submit{3, 4, weight, 0.125F},
           EndStep{5, Vote::kSkip, weight, 0.125F, 1024},
           EndStep{5, Vote::kCommit, {}, 0, 1},
-          GiveUp{6, 7},
+          GiveUp{6, 7, StepId{8}},
           Collective{shape},
           MakeBuffer{12},
           ReduceBuffer{8, ReduceOp::kMean},
@@ -59,13 +59,20 @@ TEST(AgentMessage, ValuesThatMakeNoSenseAreRefused) {
   constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
   CollectiveShape shape;
   shape.op = static_cast<ReduceOp>(9);
-  const std::vector<Message> wrong = {Submit{0, 0, {kNaN, 1}, 0},  Submit{0, 0, {1, -1}, 0},
+  const std::vector<Message> wrong = {Submit{0, 0, {1, kNaN}, 0},  Submit{0, 0, {1, -1}, 0},
                                       Submit{0, 0, {}, -1},        EndStep{0, {}, {}, 0, 0},
                                       EndStep{0, {}, {}, 0, kNaN}, Collective{shape},
                                       ReduceBuffer{0, shape.op}};
   for (const Message& message : wrong) {
     EXPECT_EQ(Decode(Encode(message)).status().kind(), StatusKind::kCorrupt) << message.index();
   }
+}
+
+TEST(AgentMessage, AWeightThatOverflowedPassesAsItSkipsTheStep) {
+  const Message message = Submit{0, 0, {std::numeric_limits<float>::infinity(), 1e38}, 0};
+  const auto back = Decode(Encode(message));
+  ASSERT_TRUE(back.ok()) << back.status().text();
+  EXPECT_TRUE(*back == message);
 }
 
 TEST(AgentMessage, DamagedBytesNeverCrash) {

@@ -116,7 +116,6 @@ class Attached:
         self._skip = False
         self._step: Optional[_Step] = None
         self._bucket_of: Dict[int, int] = {}
-        self._ends: Optional["queue.SimpleQueue[Any]"] = None
         # Not in attach, so that a checkpoint can be read back after it: the group is declared with its first step.
         self._declaring = ddp.register_forward_pre_hook(self._before_forward)
 
@@ -225,13 +224,15 @@ class Attached:
         if step.missing[bucket] == 0:
             group.submit(bucket, [_memory(step.gradients[member]) for member in group.buckets[bucket]])
 
-    # The step's end, on a thread of its own: the loop goes on and waits for the futures.
+    # The step's end, on another thread: the loop goes on and waits for the futures. One thread for all modules of a
+    # client, so that steps end in the order of backward on all ranks; a node daemon serves one after the other.
 
     def _end_on_thread(self, step: _Step) -> None:
-        if self._ends is None:
-            self._ends = _begin_thread(f"tally-{self.name}")
-            weakref.finalize(self, self._ends.put, None)
-        self._ends.put((self, step))
+        ends = _ends.get(self.client)
+        if ends is None:
+            ends = _ends[self.client] = _begin_thread(f"tally-rank-{self.client.rank}")
+            weakref.finalize(self.client, ends.put, None)
+        ends.put((self, step))
 
     def _finish(self, step: _Step) -> None:
         failed: Optional[Exception] = None
@@ -255,6 +256,7 @@ class Attached:
                     gradient.copy_(mean if step.scale == 1 else mean * step.scale)
 
 
+_ends: "weakref.WeakKeyDictionary[Client, queue.SimpleQueue[Any]]" = weakref.WeakKeyDictionary()
 _threads: List[Tuple["queue.SimpleQueue[Any]", threading.Thread]] = []
 _EXIT_BOUND_S = 5.0
 
