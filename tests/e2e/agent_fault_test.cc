@@ -187,8 +187,10 @@ TEST(AgentFaults, ARestartIntoAJobThatFailsGetsANewOne) {
   NodeDaemon daemon;
   Job job(2, {&daemon}, {"20", "1", "pause"});
   ASSERT_TRUE(job.Says(1, "pausing"));
+  ASSERT_TRUE(job.Says(0, "waiting")) << "it is in the step, and says so after 5 s";
   job.Kill(1);  // its place is vacant
-  job.Kill(0);  // in a step: the job fails
+  job.Kill(0);  // the job fails
+  while (job.state(0).running) job.Wait(std::chrono::milliseconds(10));
   const std::size_t one = job.Spawn(1, daemon), zero = job.Spawn(0, daemon);
   // Rank 1 comes to a job of its own, whose second step is another one than that it was to come back for.
   ASSERT_TRUE(job.Says(one, "pausing"));
