@@ -104,7 +104,7 @@ void AttachedGroup::Keep(std::uint32_t tensor) {
 
 Result<std::shared_ptr<TicketState>> AttachedGroup::Submit(std::uint32_t bucket, StepWeight weight) {
   for (const std::uint32_t t : shape_.buckets[bucket]) {
-    if (external_[t] == nullptr || kept_[t]) continue;
+    if (external_[t] == nullptr || kept_[t] || shape_.tensors[t].elements.value == 0) continue;
     const TensorMemory& own = memory_[t];
     if (own.input16.empty()) {
       std::memcpy(own.input.data(), external_[t], own.input.size_bytes());
@@ -167,7 +167,7 @@ std::span<const float> AttachedGroup::Residual(std::uint32_t tensor) {
   if (!answer.ok()) return numbers;
   const std::vector<std::byte> bytes = Copy(*answer);
   numbers.resize(bytes.size() / sizeof(float));
-  std::memcpy(numbers.data(), bytes.data(), numbers.size() * sizeof(float));
+  if (!bytes.empty()) std::memcpy(numbers.data(), bytes.data(), numbers.size() * sizeof(float));
   return numbers;
 }
 
