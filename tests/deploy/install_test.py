@@ -16,7 +16,7 @@ def expect(shown, expected):
 
 
 def build_by_cmake(folder, prefix, compilers, flags):
-    run("cmake", "-S", CONSUMER, "-B", folder, f"-DCMAKE_PREFIX_PATH={prefix}", f"-DCMAKE_C_COMPILER={compilers[0]}",
+    run("cmake", "-G", "Ninja", "-S", CONSUMER, "-B", folder, f"-DCMAKE_PREFIX_PATH={prefix}", f"-DCMAKE_C_COMPILER={compilers[0]}",
         f"-DCMAKE_CXX_COMPILER={compilers[1]}", f"-DTALLY_CONSUMER_FLAGS={';'.join(flags)}")
     run("cmake", "--build", folder)
     return folder / "consumer_c", folder / "consumer_cxx"

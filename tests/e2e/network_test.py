@@ -1,10 +1,10 @@
 """network_test.py BIN [--choices]: jobs over hosts that are network namespaces: several addresses, limited flows. Needs root.
 --choices also demands that what is measured leads to the better number of connections, which a busy machine may spoil."""
-import json, os, subprocess, sys, tempfile
+import json, os, subprocess, sys, tempfile, time
 
 SKIPPED = 77
-PREFIX = f"t{os.getpid()}"
 PORT = 29400
+holders = {}  # by host: the process whose network namespace it is
 
 
 class NoShaping(Exception):
@@ -18,8 +18,27 @@ def run(*command, check=True):
     return done
 
 
+def at(host):
+    """What runs a command there. Namespaces are held by processes: names in the file system would be mounts, which a
+    killed test leaves behind."""
+    return ["nsenter", f"--net=/proc/{holders[host].pid}/ns/net"]
+
+
 def inside(host, *command):
-    return run("ip", "netns", "exec", PREFIX + host, *command)
+    return run(*at(host), *command)
+
+
+def hold_namespace():
+    holder = subprocess.Popen(["unshare", "--net", "sleep", "300"], stderr=subprocess.DEVNULL)
+    own = os.readlink("/proc/self/ns/net")
+    deadline = time.monotonic() + 10
+    while holder.poll() is None and time.monotonic() < deadline:
+        if os.readlink(f"/proc/{holder.pid}/ns/net") != own:
+            return holder
+        time.sleep(0.01)
+    holder.kill()
+    holder.wait()
+    raise RuntimeError("unshare --net made no network namespace")
 
 
 class Hosts:
@@ -31,7 +50,7 @@ class Hosts:
     def __enter__(self):
         try:
             for name in self.names:
-                run("ip", "netns", "add", PREFIX + name)
+                holders[name] = hold_namespace()
                 inside(name, "ip", "link", "set", "lo", "up")
                 inside(name, "ip", "link", "add", "docker0", "type", "bridge")
                 inside(name, "ip", "addr", "add", "172.17.0.1/16", "dev", "docker0")
@@ -43,12 +62,15 @@ class Hosts:
 
     def __exit__(self, *_):
         for name in self.names:
-            run("ip", "netns", "del", PREFIX + name, check=False)
+            holder = holders.pop(name, None)
+            if holder is not None:
+                holder.kill()
+                holder.wait()
 
     def wire(self, a, b, net):
         """A cable: NET.1 at `a`, NET.2 at `b`."""
-        run("ip", "link", "add", f"to{b}", "netns", PREFIX + a, "type", "veth", "peer", "name", f"to{a}", "netns",
-            PREFIX + b)
+        run("ip", "link", "add", f"to{b}", "netns", str(holders[a].pid), "type", "veth", "peer", "name", f"to{a}", "netns",
+            str(holders[b].pid))
         for host, device, address in ((a, f"to{b}", 1), (b, f"to{a}", 2)):
             inside(host, "ip", "addr", "add", f"{net}.{address}/24", "dev", device)
             inside(host, "ip", "link", "set", device, "up")
@@ -67,7 +89,7 @@ def job(binaries, hosts, master, *settings):
         for rank, host in enumerate(hosts):
             env = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(len(hosts)), MASTER_ADDR=master,
                        MASTER_PORT=str(PORT))
-            ranks.append(subprocess.Popen(["ip", "netns", "exec", PREFIX + host] + command, env=env,
+            ranks.append(subprocess.Popen(at(host) + command, env=env,
                                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
         try:
             texts = [rank.communicate(timeout=75)[0] for rank in ranks]
@@ -92,7 +114,7 @@ def several_addresses(binaries):
 
 
 def shape(host, *what):
-    done = run("ip", "netns", "exec", PREFIX + host, "tc", *what, check=False)
+    done = run(*at(host), "tc", *what, check=False)
     if done.returncode != 0:
         raise NoShaping(done.stderr.strip().splitlines()[0] if done.stderr.strip() else f"tc ended with {done.returncode}")
 
@@ -150,10 +172,9 @@ def main():
     if os.geteuid() != 0:
         print("skipped: network namespaces need root")
         return SKIPPED
-    if run("ip", "netns", "add", PREFIX + "x", check=False).returncode != 0:
-        print("skipped: no network namespaces on this machine (ip netns)")
+    if run("unshare", "--net", "true", check=False).returncode != 0:
+        print("skipped: no network namespaces on this machine (unshare --net)")
         return SKIPPED
-    run("ip", "netns", "del", PREFIX + "x")
     failed = False
     for test in (several_addresses, limited_flows, limited_wire):
         try:
