@@ -134,6 +134,8 @@ def _from_dlpack(array: Any) -> Memory:
     device = tuple(array.__dlpack_device__())
     if device[0] not in _DLPACK_HOST:
         raise Unsupported(f"{_named(array)} on device {device}: this build takes host memory only; copy it there first")
+    if hasattr(array, "is_neg") and array.is_neg():
+        raise InvalidArgument(f"{_named(array)} is the negative of what its memory holds; give its resolve_neg()")
     detached = array.detach() if hasattr(array, "detach") else array
     try:
         capsule = detached.__dlpack__()

@@ -4,7 +4,7 @@ import ctypes
 import os
 import sys
 import weakref
-from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _abi, _arrays
 from ._calls import Caller
@@ -92,9 +92,11 @@ class Client:
     def __init__(self, handle: int, caller: Caller) -> None:
         self._library, self._caller, self._pointer, self._pid = library(), caller, handle, os.getpid()
         self._left = False
+        # What the library reads until a step's end, per group: a group that nobody has any more is still read.
+        self._held: Dict[int, List[_arrays.Memory]] = {}
         self.rank: int = self._library.tally_rank(handle)
         self.local_rank: int = self._library.tally_local_rank(handle)
-        self._close = weakref.finalize(self, _close, self._library, handle, caller, self._pid)
+        self._close = weakref.finalize(self, _close, self._library, handle, caller, self._pid, self._held)
         self._close.atexit = False  # a daemon thread may still be in a call then; leaving is what the others need
         _clients.add(self)
 
@@ -225,10 +227,11 @@ class Client:
         self.leave()
 
 
-def _close(lib: Any, handle: int, caller: Caller, pid: int) -> None:
+def _close(lib: Any, handle: int, caller: Caller, pid: int, held: Dict[int, List[_arrays.Memory]]) -> None:
     if os.getpid() == pid:
         caller.end()
         lib.tally_close(handle)
+        held.clear()
 
 
 @atexit.register

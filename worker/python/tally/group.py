@@ -54,7 +54,7 @@ class Group:
         self._client, self._pointer, self._library = client, handle, library()
         self.name, self.tensors = name, tuple(tensors)
         self._numbers: Dict[str, int] = {tensor.name: number for number, tensor in enumerate(tensors)}
-        self._held: List[_arrays.Memory] = []  # what the library reads until the step's end
+        self._held = client._held.setdefault(handle, [])
         self.buckets: Tuple[Tuple[int, ...], ...] = tuple(
             self._read_bucket(number) for number in range(self._library.tally_bucket_count(handle)))
 

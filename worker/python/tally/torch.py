@@ -116,8 +116,7 @@ class Attached:
         self._skip = False
         self._step: Optional[_Step] = None
         self._bucket_of: Dict[int, int] = {}
-        # Not in attach, so that a checkpoint can be read back after it: the group is declared with its first step.
-        self._declaring = ddp.register_forward_pre_hook(self._before_forward)
+        self._ddp = weakref.ref(ddp)
 
     @property
     def committed(self) -> bool:
@@ -126,7 +125,8 @@ class Attached:
         return self.last is not None and self.last.committed
 
     def skip_step(self) -> None:
-        """Votes to skip the step of the next backward() (or the one under way), on all ranks."""
+        """Votes to skip the step of the next backward() (or the one under way), on all ranks. After backward its step has
+        ended, and counts."""
         self._skip = True
 
     def set_weight(self, weight: float) -> None:
@@ -142,10 +142,10 @@ class Attached:
                 "state": state}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Goes on from what the same rank saved, on all ranks; before the first forward. Errors: InvalidArgument,
-        Mismatch; what does not fit the tensors or codecs is refused by the first forward."""
+        """Goes on from what the same rank saved, on all ranks; before the first backward. Errors: InvalidArgument,
+        Mismatch; what does not fit the tensors or codecs is refused by the first backward."""
         if self._group is not None:
-            raise InvalidArgument("load_state_dict: expected before the module's first forward", rank=self.client.rank)
+            raise InvalidArgument("load_state_dict: expected before the module's first backward", rank=self.client.rank)
         if state.get("version") != _STATE_VERSION:
             raise Unsupported(f"load_state_dict: version {state.get('version')}, this package reads {_STATE_VERSION}")
         for key, own in (("rank", self.client.rank), ("size", self.client.size)):
@@ -154,11 +154,9 @@ class Attached:
                                "each rank reads its own, in a job of as many", rank=self.client.rank)
         self._loaded = state
 
-    def _before_forward(self, module: Any, inputs: Any) -> None:
-        if torch.is_grad_enabled():
-            self._declared()
-
     def _declared(self) -> Group:
+        """Declared in the first backward: a checkpoint may be read back before, and a forward of one rank alone waits for
+        nobody."""
         if self._group is not None:
             return self._group
         first_step = 0 if self._loaded is None else int(self._loaded["step"])
@@ -169,7 +167,6 @@ class Attached:
             self._loaded = None
         self._bucket_of = {number: bucket for bucket, members in enumerate(group.buckets) for number in members}
         self._group = group
-        self._declaring.remove()
         return group
 
     # In backward: DDP's buckets, in the same order on all ranks.
@@ -177,6 +174,14 @@ class Attached:
     def _take(self, bucket: dist.GradBucket) -> "Future[torch.Tensor]":
         if self.error is not None:
             raise self.error
+        try:
+            return self._bring(bucket)
+        except BaseException as why:  # torch makes a RuntimeError of it; the other ranks wait for this one's part
+            self.error = why if isinstance(why, Error) else Internal(f"{type(why).__name__}: {why}", rank=self.client.rank)
+            self.client.abort(str(self.error))
+            raise
+
+    def _bring(self, bucket: dist.GradBucket) -> "Future[torch.Tensor]":
         step = self._step if self._step is not None else self._begin()
         future: "Future[Any]" = Future()
         step.futures.append((bucket.buffer(), future))
@@ -193,6 +198,12 @@ class Attached:
         return future
 
     def _begin(self) -> _Step:
+        self.last = None
+        ddp = self._ddp()
+        if getattr(getattr(ddp, "_join_config", None), "enable", False) and \
+                not getattr(ddp, "_divide_by_initial_world_size", True):
+            raise Unsupported("join(divide_by_initial_world_size=False): means are over all ranks, with zeros of those that "
+                              "have joined; leave it at its default", rank=self.client.rank)
         group = self._declared()
         scale = float(self._scaler.get_scale()) if self._scaler is not None else 1.0
         group.set_loss_scale(scale)
