@@ -66,7 +66,8 @@ typedef struct {
 /* Joins and waits until every member is there, at most membership.join_timeout. `options` may be NULL. On success *client
  * is to be given to tally_close. */
 TALLY_API tally_status tally_join(const tally_join_options *options, tally_client **client);
-/* Leaves in good order: the others are told. The client then only answers questions and takes tally_close. */
+/* Leaves in good order: the others are told, and what they still need is sent on: memory of an open step stays as it is
+ * until this has returned. The client then only answers questions and takes tally_close. */
 TALLY_API tally_status tally_leave(tally_client *client);
 /* Ends the job on all members with an error that names this rank and `reason` (NULL: "no reason given"). */
 TALLY_API tally_status tally_abort(tally_client *client, const char *reason);
